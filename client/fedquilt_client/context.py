@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_client.samples import ClientSamples, DeliveredSamples, form_from
-from fedquilt_client.uncertain_resources import changing_budget, draw_factor, scheduled
+from fedquilt_client.uncertain_resources import RoundLimits, limits_of
 from fedquilt_common.algorithm_api import Algorithm, Learner, Reply, Task, find_level, private_passes, reply_weight
+from fedquilt_common.algorithm_api.training_settings import training_problem
 from fedquilt_common.datasets.public import digest_of
 from fedquilt_common.datasets.shares import Share, take_labels, take_samples
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
@@ -285,14 +286,18 @@ class TaskContext:
     def learner(self) -> Learner:
         """Trains and evaluates the client's model, with the training settings of this round."""
         variant = self.board.experiment.variant(self.client)
-        lasting = LastingOptimisers(self.optimisers, f"{OPTIMISERS}{self.kind}/")
+        if problem := training_problem(self.board.algorithm, variant.training):
+            raise ExperimentError(f"training.{problem}")
+        lasting = None
+        if variant.training.keep_optimiser:
+            lasting = LastingOptimisers(self.optimisers, f"{OPTIMISERS}{self.kind}/")
         return self.board.tools.make_learner(
             variant.model,
             variant.training.at_round(self.round),
             threads=self.board.threads,
             on_progress=self.on_progress,
             meter=self._account.meter if self._account is not None else None,
-            lasting=lasting if variant.training.keep_optimiser else None,
+            lasting=lasting,
         )
 
     @cached_property
@@ -364,21 +369,27 @@ class TaskContext:
         """Return whether the board has enough free memory now to train the sub-model ``part``."""
         if self.fitting is not None:  # a replay repeats what the board decided
             return dict(part.shapes) == dict(self.fitting)
-        line = self.board.experiment.line_of(self.client)
-        factor = draw_factor(line, self.board.experiment.seed, self.round, self.client) if line else 1.0
-        if line and line.fits and part.entries > factor * self._level(scheduled(line.fits, self.round)).entries:
+        limits = self._limits
+        if limits.entries is not None and part.entries > limits.entries:
             return False
         variant = self.board.experiment.variant(self.client)
         # This loads torch and the data set, which take memory themselves.
         need = self.board.training_memory(part, variant.training, private=variant.privacy is not None)
-        budget = changing_budget(line, factor, self.round) if line else None
-        if need > self.capacity() or (budget is not None and need > budget):
+        if need > self.capacity() or (limits.budget is not None and need > limits.budget):
             return False
         self.on_need(need)
         return True
 
-    def _level(self, name: str) -> Slice:
-        return find_level(self.board.algorithm, name, self)
+    @cached_property
+    def _limits(self) -> RoundLimits:
+        """The limits of the client's line of the fleet in this round."""
+        line = self.board.experiment.line_of(self.client)
+        if line is None:
+            return RoundLimits()
+        return limits_of(
+            line, self.board.experiment.seed, self.round, self.client,
+            lambda name: find_level(self.board.algorithm, name, self).entries,
+        )  # fmt: skip
 
     @property
     def memory_changed(self) -> bool:

@@ -6,7 +6,8 @@ AdaptiveFL's devices have resources that change and that the coordinator does no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -14,10 +15,38 @@ import numpy as np
 from fedquilt_common.experiment.sections import FleetLine
 from fedquilt_common.seeds import derive_seed
 
-_Scheduled = TypeVar("_Scheduled")
+_Item = TypeVar("_Item")
 
 
-def scheduled(entries: Sequence[_Scheduled], round: int) -> _Scheduled:
+@dataclass(frozen=True)
+class RoundLimits:
+    """What limits a client in one round beside the memory that its agent finds.
+
+    Attributes:
+        entries: the most numbers that a sub-model may have; None: any number.
+        budget: the most bytes that training may take; None: there is no budget that changes.
+    """
+
+    entries: float | None = None
+    budget: float | None = None
+
+
+def limits_of(line: FleetLine, seed: int, round: int, client: int, count_entries: Callable[[str], int]) -> RoundLimits:
+    """Return a client's limits in a round.
+
+    Args:
+        line: the client's line of the fleet.
+        seed: the run's seed.
+        round: its number, from 1.
+        client: its number.
+        count_entries: returns how many numbers the sub-model of a level has, by the level's name.
+    """
+    factor = draw_factor(line, seed, round, client)
+    entries = factor * count_entries(_scheduled(line.fits, round)) if line.fits else None
+    return RoundLimits(entries, _changing_budget(line, factor, round))
+
+
+def _scheduled(entries: Sequence[_Item], round: int) -> _Item:
     """Return the entry of a round, from 1; after the last entry the schedule begins again."""
     return entries[(round - 1) % len(entries)]
 
@@ -37,8 +66,8 @@ def draw_factor(line: FleetLine, seed: int, round: int, client: int) -> float:
     return max(0.0, 1.0 + line.uncertainty * float(rng.standard_normal()))
 
 
-def changing_budget(line: FleetLine, factor: float, round: int) -> float | None:
+def _changing_budget(line: FleetLine, factor: float, round: int) -> float | None:
     """Return the line's budget in bytes for one round; None if it has none, or one that the agent applies itself."""
     if line.budget is None or line.lasting_budget is not None:
         return None
-    return factor * int(scheduled(line.budget, round))
+    return factor * int(_scheduled(line.budget, round))

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Task,
         TrainingPhase,
         TrainingResult,
+        TrainingSettings,
     )
     from fedquilt_common.algorithms.adaptivefl import AdaptiveFL
     from fedquilt_common.algorithms.all_large import AllLarge
@@ -116,7 +117,7 @@ __all__ = [
     "sweep", "load_sweep", "Sweep", "SweepRun",
     # what an algorithm is made of
     "Algorithm", "ServerContext", "ClientContext", "Task", "Ask", "Reply", "State", "Declaration",
-    "Learner", "TrainingPhase", "TrainingResult", "Loss", "Batch", "BatchLoss", "Penalty",
+    "Learner", "TrainingPhase", "TrainingResult", "TrainingSettings", "Loss", "Batch", "BatchLoss", "Penalty",
     "ClientId", "Arrays", "Examples", "Dataset", "Profile", "Slice",
     "mean", "aggregate", "SubModelUpdate", "EVALUATE", "evaluate_on_clients", "evaluation_reply", "derive_seed",
     # the published algorithms
@@ -141,7 +142,7 @@ _NAMES = {
     "fedquilt_common.aggregation.averages": "SubModelUpdate aggregate mean",
     "fedquilt_common.aggregation.client_evaluation": "EVALUATE evaluate_on_clients evaluation_reply",
     "fedquilt_common.algorithm_api": "Algorithm Ask Batch BatchLoss ClientContext Declaration Learner Loss Penalty "
-    "Reply ServerContext State Task TrainingPhase TrainingResult",
+    "Reply ServerContext State Task TrainingPhase TrainingResult TrainingSettings",
     "fedquilt_common.algorithms.adaptivefl": "AdaptiveFL",
     "fedquilt_common.algorithms.all_large": "AllLarge",
     "fedquilt_common.algorithms.alone": "Alone",

@@ -73,11 +73,18 @@ def _check(raw: dict[str, Any], source: str, overrides: Sequence[Override]) -> E
     try:
         experiment = Experiment.model_validate(raw)
     except ValidationError as error:
-        problems += [describe_problem(detail, Experiment) for detail in error.errors(include_url=False)]
+        problems += [describe_problem(detail, Experiment) for detail in _own_errors(error)]
     problems += _name_problems(raw)
     if experiment is None or problems:
         raise ExperimentError("\n".join(error_line(problem, source, overrides) for problem in problems))
     return pin_data_files(experiment)
+
+
+def _own_errors(error: ValidationError) -> list[Mapping[str, Any]]:
+    """Return the details of an error, without lists that are too short only because an entry of theirs is wrong."""
+    details: list[Mapping[str, Any]] = [dict(detail) for detail in error.errors(include_url=False)]
+    inside = {detail["loc"][:depth] for detail in details for depth in range(len(detail["loc"]))}
+    return [detail for detail in details if detail["type"] != "too_short" or detail["loc"] not in inside]
 
 
 def parse_override(text: str) -> Override:
@@ -165,6 +172,8 @@ def _error_text(detail: Mapping[str, Any]) -> str:
         return "must be a section: keys with values"
     if detail["type"] == "tuple_type":
         return "must be a list"
+    if detail["type"] == "too_short" and not detail["input"]:
+        return "is empty; give at least one entry"
     message: str = detail["msg"]
     return message.replace("Input should be", "must be")
 
@@ -259,11 +268,12 @@ def _field_problem(detail: Mapping[str, Any], known: Sequence[str], fields: Mapp
 
 
 def _field_named_in(message: str, known: Sequence[str], fields: Mapping[str, Any]) -> Problem:
-    """Find the field that ``message`` names: an error of a dataclass's own check has no location."""
-    named = [name for name in known if re.search(rf"\b{re.escape(name)}\b", message)]
-    if not named:
+    """Find the field that ``message`` names first: an error of a dataclass's own check has no location."""
+    found = {name: match.start() for name in known if (match := re.search(rf"\b{re.escape(name)}\b", message))}
+    if not found:
         return Problem("algorithm", dict(fields), message)
-    return Problem(f"algorithm.{named[0]}", fields.get(named[0]), message)
+    first = min(found, key=found.__getitem__)
+    return Problem(f"algorithm.{first}", fields.get(first), message)
 
 
 def error_line(problem: Problem, source: str, overrides: Sequence[Override] = ()) -> str:

@@ -280,6 +280,12 @@ class ExperimentTools:
             if problem := self.learning_task.find_output_problem(shape, train.y):
                 raise ExperimentError(f"{name}: {problem}")
 
+    def warn_about_outputs(self, model: Model, key: str) -> str:
+        """Return that a model trains the last field of a named tuple; empty if not. Arguments as ``check_outputs``."""
+        from fedquilt_common.tracing.outputs import warn_about_outputs
+
+        return warn_about_outputs(self.model_builder(model), self.dataset.train.x, f"{key}.name = {model.name}")
+
     @cached_property
     def _usual_builder(self) -> Callable[[], Any]:
         return self.model_builder(self.experiment.model)

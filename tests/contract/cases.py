@@ -126,7 +126,7 @@ CASES: dict[str, Case] = {
         model={"name": "mlp", "hidden": [32, 32, 32], "exits": [0, 1]},
         degenerate={"widths": {"strong": 1.0}, "exits": {"strong": 1}},
         refused=(
-            ({"exits": {"strong": 1}}, "each kind"),
+            ({"exits": {"strong": 1}}, "no number of exits for"),
             ({"exits": {"strong": 0, "medium": 1, "weak": 1}}, "1 or more"),
             ({"temperature": 0.0}, "positive"),
             ({"distillation": 1.5}, "between 0 and 1"),

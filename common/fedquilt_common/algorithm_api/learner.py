@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from fedquilt_common.types import Arrays, Examples
+from fedquilt_common.types import Arrays, Examples, OptimiserName
 
 if TYPE_CHECKING:
     import numpy as np
@@ -175,8 +175,8 @@ class Learner(Protocol):
         """Momentum of SGD, in [0, 1); 0 for other optimisers."""
 
     @property
-    def optimiser(self) -> str:
-        """Name of the optimiser: ``sgd``, ``adam`` or ``rmsprop``."""
+    def optimiser(self) -> OptimiserName:
+        """Name of the optimiser, such as ``sgd`` or ``adam-keras``."""
 
     @property
     def keeps_optimiser(self) -> bool:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from fedquilt_common.types import Arrays, ClientId, ExchangeId, Scalar, Shapes
 
 if TYPE_CHECKING:
     from fedquilt_common.submodels.slices import Slice
+
+FITS: Final = "fits"
+"""Metric of an empty reply of a client that has not trained: the number of the sub-model that fits its board."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from fedquilt_common.algorithm_api import (
     Task,
 )
 from fedquilt_common.algorithm_api.pooling import SUB_MODELS
+from fedquilt_common.algorithm_api.records import FITS
 from fedquilt_common.algorithms.families.levels import evaluate_levels
 from fedquilt_common.errors import SliceError
 from fedquilt_common.submodels.adaptivefl_pool import (
@@ -44,9 +45,8 @@ from fedquilt_common.submodels.wholeness import require_groups
 from fedquilt_common.types import Arrays, ClientId, Shapes
 
 Selection = Literal["both", "curiosity", "resource", "random"]
-FITS = "fits"
-"""Metric of an empty reply: the position in the pool of the largest member that fits the board."""
 NOTHING_FITS = -1
+"""The metric ``fits`` of an empty reply is the position in the pool of the largest member that fits, or this."""
 
 
 @dataclass(frozen=True)
@@ -103,13 +103,26 @@ class AdaptiveFL:
                 "algorithm.starts is missing, and this model declares no start layers; give the layers from which on a "
                 "level is cut, such as [2, 1]; `fedquilt model inspect` lists them"
             )
-        if self.levels and (len(set(starts)) < len(starts) or min(starts) < self.tau):
-            raise SliceError(
-                f"algorithm.starts = {list(self.starts or ())}: give different layers, none before layer {self.tau} "
-                "(algorithm.tau); `fedquilt model inspect` lists them. This model is cut at "
-                f"{sorted(starts)}, counted from 0"
-            )
+        if self.levels and (problem := self._starts_problem(self.starts or ctx.anatomy.start_layers, starts)):
+            raise SliceError(f"{problem}; `fedquilt model inspect` lists the layers")
         return make_pool(ctx.anatomy, self.levels, starts)
+
+    def _starts_problem(self, named: Sequence[Start], starts: Sequence[int]) -> str:
+        """Return why the pool cannot begin to cut at these layers; empty if it can.
+
+        Args:
+            named: the start layers as the experiment gives them, or as the model declares them.
+            starts: their numbers.
+        """
+        chosen = f"{list(named)}" + (f" (layers {list(starts)}, counted from 0)" if list(named) != list(starts) else "")
+        if len(set(starts)) < len(starts):
+            return f"algorithm.starts = {chosen}: some are the same layer; give different ones"
+        if min(starts) < self.tau:
+            return (
+                f"algorithm.tau = {self.tau}: all sub-models share the layers before tau, but the start layers "
+                f"{chosen} begin with layer {min(starts)}; choose a smaller tau, or later layers (algorithm.starts)"
+            )
+        return ""
 
     def find_level(self, name: str, ctx: ServerTools | ClientContext) -> Slice:
         """Return the pool's member of a name, such as M1 (``fleet.N.fits``).

@@ -9,15 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedquilt_common.aggregation.client_evaluation import (
-    EVALUATE,
-    NO_COUNTS,
-    PERSONAL,
-    evaluate_on_clients,
-    evaluation_reply,
-)
+from fedquilt_common.aggregation.client_evaluation import EVALUATE, PERSONAL, evaluate_on_clients
 from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, Round, ServerContext, State, Task
-from fedquilt_common.seeds import derive_seed
+from fedquilt_common.algorithms.families.own_model import evaluate_own_model, load_own_model
 from fedquilt_common.types import Arrays
 
 
@@ -44,13 +38,8 @@ class Alone:
         return {}
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
-        own = ctx.memory or ctx.learner.init(derive_seed(ctx.lasting_seed, "model"))
         if task.kind == EVALUATE:
-            return self._test(own, ctx) if len(ctx.test) else NO_COUNTS
-        trained = ctx.learner.train(own, ctx.data, seed=ctx.seed)
+            return evaluate_own_model(ctx)
+        trained = ctx.learner.train(load_own_model(ctx), ctx.data, seed=ctx.seed)
         ctx.memory.update(trained.arrays)
         return Reply({}, len(ctx.data), {"loss": trained.loss, "train_seconds": trained.seconds})
-
-    def _test(self, own: Arrays, ctx: ClientContext) -> Reply:
-        (counts,) = ctx.learner.count(own, ctx.test)
-        return evaluation_reply(len(ctx.test), personal_counts=counts)

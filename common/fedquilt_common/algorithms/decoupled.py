@@ -100,7 +100,8 @@ class Decoupled:
         starts = anatomy.start_layers if self.start is None else (self.start,)
         if not starts and width < 1:
             raise SliceError("algorithm.start: the model declares no start layer; give one, such as 0 for all layers")
-        return cut_from(anatomy, width, max((find_start(anatomy, start) for start in starts), default=0))
+        latest = max((find_start(anatomy, start, "algorithm.start") for start in starts), default=0)
+        return cut_from(anatomy, width, latest, "algorithm.widths")
 
     def _level(self, client: ClientId, ctx: ServerContext) -> str:
         """Return the level that a client trains in this round."""

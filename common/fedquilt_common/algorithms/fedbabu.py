@@ -70,7 +70,7 @@ class FedBABU(PrivateHead):
         self, arrays: Arrays, ctx: ClientContext, data: Examples, test: Examples, part: Head | None
     ) -> Reply:
         """Tune and test the model, or its head alone on the base's features."""
-        initial = {name: self._with_initial_head(arrays, ctx)[name] for name in arrays}
+        initial = pick_arrays(self._with_initial_head(arrays, ctx), arrays)
         tuned = self._tune(initial, ctx, data, part)
         ctx.memory.update(tuned.arrays)
         (shared,), (personal,) = (ctx.learner.count(a, test, part) for a in (arrays, tuned.arrays))

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fedquilt_common.aggregation.soft_labels import Logits, Quantiser, mean_labels
-from fedquilt_common.algorithm_api import ClientContext, Loss, Reply, ServerContext, TrainingResult
-from fedquilt_common.algorithms.families.own_model import OwnModel
+from fedquilt_common.algorithm_api import ClientContext, Loss, Reply, ServerContext, TrainingResult, TrainingSettings
+from fedquilt_common.algorithms.families.own_model import OwnModel, load_own_model
 from fedquilt_common.training.losses import DISTILLATION, divergence, mix_samples, mixed_distillation
 from fedquilt_common.types import Arrays, ClientId, Examples, Shapes
 
@@ -81,6 +81,22 @@ class FedMD(OwnModel):
         """Return why clients cannot train with differential privacy; empty if they can."""
         return "its loss mixes own and public samples (algorithm.gamma below 1)" if self.gamma < 1 else ""
 
+    def training_problem(self, training: TrainingSettings) -> str:
+        """Return which setting of a client's training does not suit; empty if all do."""
+        if self.gamma == 1:
+            return ""
+        if training.augment is not None:
+            return (
+                "augment: with algorithm.gamma below 1 the public samples would change, too, whose labels belong to "
+                "the images as they are; remove the key"
+            )
+        if training.sampling == "balanced":
+            return (
+                "sampling = balanced: with algorithm.gamma below 1, own samples are mixed with public ones, which "
+                "have no class; remove the key"
+            )
+        return ""
+
     def encode(self, logits: Logits) -> Arrays:
         return self.quantiser.encode(logits) if self.quantiser else super().encode(logits)
 
@@ -108,4 +124,4 @@ class FedMD(OwnModel):
             return super().learn_public(ctx, labelled, seed)
         mixed = mix_samples(ctx.data, labelled)
         loss = mixed_distillation(self.loss, self.gamma, len(ctx.data), len(labelled))
-        return self.distil(ctx.learner, self.own_model(ctx), mixed, seed, loss=loss)
+        return self.distil(ctx.learner, load_own_model(ctx), mixed, seed, loss=loss)

@@ -13,11 +13,20 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from fedquilt_common.aggregation.averages import mean, step_towards
-from fedquilt_common.algorithm_api import ClientContext, Declaration, Penalty, Reply, ServerContext, State, Task
-from fedquilt_common.algorithms.families.local_steps import check_sgd, gradient_count
+from fedquilt_common.algorithm_api import (
+    ClientContext,
+    Declaration,
+    Penalty,
+    Reply,
+    ServerContext,
+    State,
+    Task,
+    TrainingSettings,
+)
+from fedquilt_common.algorithms.families.local_steps import GRADIENTS_ADD_UP, gradient_count, sgd_problem
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.training.penalties import pull_to_start
-from fedquilt_common.types import Arrays, ClientId
+from fedquilt_common.types import ClientId
 
 GRADIENTS = "gradients"
 """The metric with ||a_i||_1."""
@@ -43,9 +52,9 @@ class FedNova(FedAvg):
         if not 0 <= self.mu < float("inf"):
             raise ValueError("mu must be 0 or a positive number")
 
-    def init(self, model: Arrays, ctx: ServerContext) -> State:
-        check_sgd("fednova", ctx.learner)
-        return State(model)
+    def training_problem(self, training: TrainingSettings) -> str:
+        """Return which setting of a client's training does not suit; empty if all do."""
+        return sgd_problem(training, GRADIENTS_ADD_UP)
 
     def make_task(self, state: State, ctx: ServerContext) -> Task:
         return Task("train", state.arrays, metrics={GRADIENTS: (1e-9, 1e12)})
@@ -62,7 +71,6 @@ class FedNova(FedAvg):
         return State({name: new[name] for name in state.arrays})
 
     def train(self, task: Task, ctx: ClientContext) -> Reply:
-        check_sgd("fednova", ctx.learner)
         trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, penalty=self.penalty())
         count = gradient_count(trained.steps, ctx.learner.momentum, ctx.learner.lr * self.mu)
         metrics = {"loss": trained.loss, "train_seconds": trained.seconds, GRADIENTS: count}

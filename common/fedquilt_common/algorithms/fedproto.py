@@ -10,23 +10,17 @@ none. The features are the input of the model's last linear layer; a client's pr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import mean
-from fedquilt_common.aggregation.client_evaluation import (
-    EVALUATE,
-    NO_COUNTS,
-    PERSONAL,
-    evaluate_on_clients,
-    evaluation_reply,
-)
+from fedquilt_common.aggregation.client_evaluation import EVALUATE, PERSONAL, evaluate_on_clients
 from fedquilt_common.algorithm_api import ClientContext, Declaration, Learner, Reply, Round, ServerContext, State, Task
+from fedquilt_common.algorithms.families.own_model import evaluate_own_model, load_own_model
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.seeds import derive_seed
 from fedquilt_common.training.losses import class_counts, prototype_distance
 from fedquilt_common.types import Arrays, ClientId
 
@@ -35,8 +29,9 @@ from fedquilt_common.types import Arrays, ClientId
 class FedProto:
     """Own models in the clients' private memories; only prototypes travel, so models may differ below the last layer.
 
-    A class that no client of a round has keeps its global prototype. The server reads sums only: clients send each
-    prototype times its weight, and the weights.
+    A class that no client of a round has keeps its global prototype. The server reads means only: clients send each
+    prototype times its weight, and the weights. By samples, a weight is the class's part of the client's samples, and
+    the mean weighs by these samples, so that no number is too large for fp16.
 
     Attributes:
         lambda_: weight of the distance to the global prototypes, 0 or more; in the experiment file: ``lambda``. The
@@ -62,8 +57,8 @@ class FedProto:
             raise ValueError("lambda must be 0 or a positive number; with 0 the clients only train for themselves")
 
     def reply_weight(self, reply: Reply) -> float:
-        """Return 1: the prototypes carry their weights."""
-        return 1.0
+        """Return the client's samples; 1 if its prototypes weigh equally."""
+        return reply.weight if self.weighting == "samples" else 1.0
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
         widths = {feature_width(learner) for learner in ctx.prototypes}
@@ -81,7 +76,8 @@ class FedProto:
 
     def merge(self, state: State, replies: Mapping[ClientId, Reply]) -> State:
         """Return the global prototypes of the classes that a client sent, and the earlier ones of the others."""
-        sums = mean({client: Reply(reply.arrays) for client, reply in replies.items()}, like=state.extra)
+        weighted = {client: replace(reply, weight=self.reply_weight(reply)) for client, reply in replies.items()}
+        sums = mean(weighted, like=state.extra)
         weights, prototypes = sums["weights"], np.array(state.extra["prototypes"])
         sent = weights > 0
         prototypes[sent] = sums["prototypes"][sent] / weights[sent, np.newaxis]
@@ -92,13 +88,7 @@ class FedProto:
         return {}
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
-        model = ctx.memory or ctx.learner.init(derive_seed(ctx.lasting_seed, "model"))
-        if task.kind != EVALUATE:
-            return self.train(model, task, ctx)
-        if not len(ctx.test):
-            return NO_COUNTS
-        (counts,) = ctx.learner.count(model, ctx.test)
-        return evaluation_reply(len(ctx.test), personal_counts=counts)
+        return evaluate_own_model(ctx) if task.kind == EVALUATE else self.train(load_own_model(ctx), task, ctx)
 
     def train(self, model: Arrays, task: Task, ctx: ClientContext) -> Reply:
         """Train the client's model near the global prototypes, and return its own prototypes.
@@ -112,7 +102,8 @@ class FedProto:
         distance = prototype_distance(np.asarray(task.arrays["prototypes"]), known, self.lambda_)
         trained = ctx.learner.train(model, ctx.data, seed=ctx.seed, batch_loss=distance)
         ctx.memory.update(trained.arrays)
-        weights = class_counts(ctx) if self.weighting == "samples" else np.minimum(class_counts(ctx), 1)
+        counts = class_counts(ctx)
+        weights = counts / len(ctx.data) if self.weighting == "samples" else np.minimum(counts, 1)
         means = class_means(ctx.learner.features(trained.arrays, ctx.data, 1).x, ctx.data.y, ctx.classes)
         arrays = {"prototypes": means * weights[:, np.newaxis], "weights": weights}
         metrics = {"loss": trained.loss, "train_seconds": trained.seconds}

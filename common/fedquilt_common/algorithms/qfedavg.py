@@ -16,9 +16,17 @@ from typing import ClassVar, Final
 import numpy as np
 
 from fedquilt_common.aggregation.averages import mean, step_towards
-from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, ServerContext, State, Task
+from fedquilt_common.algorithm_api import (
+    ClientContext,
+    Declaration,
+    Reply,
+    ServerContext,
+    State,
+    Task,
+    TrainingSettings,
+)
+from fedquilt_common.algorithms.families.local_steps import sgd_problem
 from fedquilt_common.algorithms.fedavg import FedAvg
-from fedquilt_common.errors import ExperimentError
 from fedquilt_common.types import Arrays, ClientId
 
 PART, STEP = "fair_weight", "fair_step"
@@ -48,13 +56,9 @@ class QFedAvg(FedAvg):
         if not 0 <= self.q < float("inf"):
             raise ValueError("q must be 0 or a positive number")
 
-    def init(self, model: Arrays, ctx: ServerContext) -> State:
-        if ctx.learner.optimiser != "sgd":
-            raise ExperimentError(
-                f"training.optimiser = {ctx.learner.optimiser}: q-FedAvg's steps follow from the learning rate of SGD; "
-                "choose sgd"
-            )
-        return State(model)
+    def training_problem(self, training: TrainingSettings) -> str:
+        """Return which setting of a client's training does not suit; empty if all do."""
+        return sgd_problem(training, "the server's steps follow from the learning rate of SGD")
 
     def make_task(self, state: State, ctx: ServerContext) -> Task:
         return Task("train", state.arrays, metrics=dict.fromkeys((PART, STEP), (0.0, 1e150)))

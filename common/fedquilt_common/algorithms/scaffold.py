@@ -13,19 +13,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import mean, step_towards
-from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, ServerContext, State, Task, TrainingResult
-from fedquilt_common.algorithms.families.local_steps import check_sgd, gradient_count
+from fedquilt_common.algorithm_api import (
+    ClientContext,
+    Declaration,
+    Reply,
+    ServerContext,
+    State,
+    Task,
+    TrainingResult,
+    TrainingSettings,
+)
+from fedquilt_common.algorithms.families.local_steps import GRADIENTS_ADD_UP, gradient_count, sgd_problem
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.training.penalties import linear_penalty
 from fedquilt_common.types import Arrays, ClientId
 
 _Variates = dict[str, NDArray[Any]]
+_ONE_STEP: Final = {
+    "optimiser": "sgd", "lr": 1.0, "momentum": 0.0, "precision": "fp32", "sampling": "shuffled", "augment": None,
+    "mosaic": 0.0,
+}  # fmt: skip
+"""Settings of a step along the gradient of each sample as it is."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +66,15 @@ class Scaffold(FedAvg):
         """Return why it cannot train with differential privacy; empty if it can."""
         return "option I takes a further gradient, which no budget plans for; use option II" * (self.option == "I")
 
+    def training_problem(self, training: TrainingSettings) -> str:
+        """Return which setting of a client's training does not suit; empty if all do."""
+        return sgd_problem(training, GRADIENTS_ADD_UP)
+
     def reply_weight(self, reply: Reply) -> float:
         """Return 1: all clients weigh the same."""
         return 1.0
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
-        check_sgd("scaffold", ctx.learner)
         zeros = {f"c/{name}": np.zeros(model[name].shape, np.float32) for name in model if name in ctx.parameters}
         return State(model, zeros)
 
@@ -97,7 +114,6 @@ class Scaffold(FedAvg):
         """
         if self.option == "I":
             return full_gradient(model, shared, ctx)
-        check_sgd("scaffold", ctx.learner)
         length = ctx.learner.lr * gradient_count(trained.steps, ctx.learner.momentum)
         return {
             name: (own[name] - c + (np.float64(model[name]) - trained.arrays[name]) / length).astype(c.dtype)
@@ -113,6 +129,5 @@ def full_gradient(model: Arrays, names: Arrays, ctx: ClientContext) -> _Variates
         names: has the names of the parameters.
         ctx: the client context.
     """
-    settings = {"optimiser": "sgd", "lr": 1.0, "momentum": 0.0, "batch": len(ctx.data), "precision": "fp32"}
-    step = ctx.learner.with_settings(**settings).train(model, ctx.data, seed=ctx.seed, epochs=1)
+    step = ctx.learner.with_settings(**_ONE_STEP, batch=len(ctx.data)).train(model, ctx.data, seed=ctx.seed, epochs=1)
     return {name: np.asarray(model[name] - step.arrays[name], np.float32) for name in names}

@@ -61,9 +61,7 @@ class ScaleFL:
 
     def __post_init__(self) -> None:
         check_widths("widths", self.widths)
-        complete = isinstance(self.exits, Mapping) and self.exits.keys() == self.widths.keys()
-        if not complete or any(type(count) is not int or count < 1 for count in self.exits.values()):
-            raise ValueError(f"exits = {self.exits!r}: give each kind of `widths` its number of exits, 1 or more")
+        check_exits(self.exits, self.widths)
         if not 0 < self.temperature < float("inf") or not 0 <= self.distillation <= 1:
             raise ValueError("temperature must be positive, and distillation between 0 and 1")
 
@@ -160,6 +158,25 @@ class ScaleFL:
 
     def _kind(self, client: ClientId, ctx: ServerContext) -> str:
         return level_of(ctx.fleet[client].kind, kinds_by_width(self.widths))
+
+
+def check_exits(exits: Mapping[str, int], widths: Widths) -> None:
+    """Check that each kind of board has a number of exits.
+
+    Args:
+        exits: from a kind of board to its number of exits.
+        widths: has the kinds of boards.
+
+    Raises:
+        ValueError: a kind has no number, or one that is not 1 or more, or no width.
+    """
+    if not isinstance(exits, Mapping) or any(type(count) is not int or count < 1 for count in exits.values()):
+        raise ValueError(f"exits = {exits!r}: give each kind of board its number of exits, 1 or more")
+    if missing := [kind for kind in widths if kind not in exits]:
+        kinds = f"{', '.join(missing)}, which {'have' if len(missing) > 1 else 'has'} a width (algorithm.widths)"
+        raise ValueError(f"exits = {dict(exits)!r}: gives no number of exits for {kinds}; add it")
+    if unknown := [kind for kind in exits if kind not in widths]:
+        raise ValueError(f"exits = {dict(exits)!r}: algorithm.widths gives no width for {', '.join(unknown)}; add it")
 
 
 def absent_arrays(anatomy: Anatomy, exits: int) -> frozenset[str]:

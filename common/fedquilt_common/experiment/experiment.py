@@ -162,6 +162,14 @@ class Experiment(Section):
         """The models, trainings and privacies that clients have, in the order of the clients; some may be equal."""
         return [variant for line in self.fleet for variant in self._variants_of(line)]
 
+    def trainings(self) -> Iterator[tuple[str, Training]]:
+        """Yield each training that clients have, with its key."""
+        for index, line in enumerate(self.fleet):
+            if not line.variants:
+                yield "training", self.training
+            for number, variant in enumerate(line.variants):
+                yield f"fleet.{index}.variants.{number}.training", variant.training
+
     def _variants_of(self, line: FleetLine) -> list[Variant]:
         each, usual = line.variants or (self.default_variant,), line.privacy or self._local_privacy
         own = (variant.privacy if line.variants else None for variant in each)

@@ -53,6 +53,11 @@ def _find_central_problems(experiment: Experiment, algorithm: Algorithm) -> Iter
             f"algorithm.name = {name}: noise on the mean of the updates does not protect it, because {reason}. Choose "
             "another one, such as fedavg, or privacy.mode: local"
         )
+    if declaration_of(algorithm).tests_updates:
+        yield (
+            f"algorithm.name = {name}: its clients test what they have trained, but the noisy mean weighs all clients "
+            "equally and accounts for no tests. Choose another one, such as fedavg, or privacy.mode: local"
+        )
     if declaration_of(algorithm).own_models:
         yield (
             f"algorithm.name = {name}: its clients send labels, not updates of a model that they receive, so there is "

@@ -61,12 +61,13 @@ def make_pool(anatomy: Anatomy, levels: Mapping[str, float], starts: Sequence[St
     return (*ascending, Member(f"{LARGE}1", LARGE, 1.0, None, full_slice(anatomy)))
 
 
-def find_start(anatomy: Anatomy, start: Start) -> int:
+def find_start(anatomy: Anatomy, start: Start, key: str = "algorithm.starts") -> int:
     """Return the 0-based number of a start layer.
 
     Args:
         anatomy: of the whole model.
         start: that number, or the name of a module, such as ``layer3``, whose first layer that can be cut it is.
+        key: of the experiment file that has the start layer, for errors.
 
     Raises:
         SliceError: the model has no such layer that can be cut.
@@ -76,26 +77,27 @@ def find_start(anatomy: Anatomy, start: Start) -> int:
         depths = [depth for name, depth in names.items() if f"{name}.".startswith(f"{start}.")]
         if not depths:
             raise SliceError(
-                f"algorithm.starts = {start}: the model can cut no layer of that name; choose the name of one of "
+                f"{key} = {start}: the model can cut no layer of that name; choose the name of one of "
                 f"these, or of a module around it: {', '.join(names)}"
             )
         return min(depths)
     deepest = max(names.values(), default=-1)
     if start > deepest:
         raise SliceError(
-            f"algorithm.starts = {start}: no layer from {start} on can be cut, because the last layer of this model "
+            f"{key} = {start}: no layer from {start} on can be cut, because the last layer of this model "
             f"that can be cut is {deepest}; choose a smaller start, see `fedquilt model inspect`"
         )
     return start
 
 
-def cut_from(anatomy: Anatomy, width: float, start: int) -> Slice:
+def cut_from(anatomy: Anatomy, width: float, start: int, key: str = "algorithm.levels") -> Slice:
     """Return the sub-model that keeps floor(width * channels) of each layer from ``start`` on (Table 1's r_w and I).
 
     Args:
         anatomy: of the whole model.
         width: part of the channels that a cut layer keeps, above 0 and at most 1.
         start: 0-based number of the first layer that is cut.
+        key: of the experiment file that has the width, for errors.
 
     Raises:
         SliceError: the width leaves a layer no channel.
@@ -107,7 +109,7 @@ def cut_from(anatomy: Anatomy, width: float, start: int) -> Slice:
         count = group.unit * math.floor(round(width * (group.size // group.unit), 9))
         if count == 0:
             raise SliceError(
-                f"algorithm.levels: a width of {width} leaves '{group.name}' none of its {group.size} channels; "
+                f"{key}: a width of {width} leaves '{group.name}' none of its {group.size} channels; "
                 "choose a greater width, or a model with more channels"
             )
         return IndexSet.prefix(group.size, count)

@@ -15,6 +15,7 @@ OutputForm = tuple[tuple[int, ...], ...]
 """Shape of each output without its first dimension, which runs over the samples."""
 SAMPLES: Final = 2
 """Samples of an example; a single one could not be told from a dimension that is broadcast."""
+_SEVERAL: Final = 2
 _REMEDY: Final = (
     "the last output is trained and evaluated, so the model would learn with another output than the one that is "
     "evaluated. Return the same outputs in both modes, such as the logits alone (build torchvision's models with "
@@ -97,6 +98,30 @@ def check_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: str) ->
             return evaluated
         except ExperimentError as error:
             raise ExperimentError(f"{name}: {error}") from error
+
+
+def warn_about_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: str) -> str:
+    """Return that the last field of a named tuple is trained; empty if a model returns none, or has its own loss.
+
+    Args:
+        build: makes the model.
+        x: samples of shape (n, *input_shape), of which the numbers do not matter.
+        name: of the model, for the warning.
+
+    Raises:
+        ExperimentError: it does not run on such samples.
+    """
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        module = build().eval()
+        named = not hasattr(module, "training_loss")
+        fields: tuple[str, ...] = getattr(_run(module, x), "_fields", ()) if named else ()
+    if len(fields) < _SEVERAL:
+        return ""
+    return (
+        f"{name}: the model returns a named tuple ({', '.join(fields)}), of which the last output, {fields[-1]}, is "
+        "trained and evaluated, as the deepest of several exits (docs/tasks.md). If that is not what you want, return "
+        "the logits alone, or last"
+    )
 
 
 def _run(module: nn.Module, x: NDArray[Any]) -> Any:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from fedquilt_common.algorithm_api.training_settings import KEPT_WITH_SUB_MODELS
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.submodels.slices import Slice
 
 if TYPE_CHECKING:
     from fedquilt_common.algorithm_api import Part
 
-KEPT_WITH_SUB_MODELS: Final = (
-    "training.keep_optimiser = true: the algorithm trains sub-models, whose shapes differ from round to round, so an "
-    "optimiser's state does not fit the next one; remove the key"
-)
 OptimiserState = dict[str, NDArray[Any]]
 
 
@@ -46,7 +43,7 @@ class LastingOptimisers:
             ExperimentError: it is a sub-model.
         """
         if isinstance(part, Slice):
-            raise ExperimentError(KEPT_WITH_SUB_MODELS)
+            raise ExperimentError(f"training.{KEPT_WITH_SUB_MODELS}")
         own = f"{self.prefix}{self.trainings}."
         self.trainings += 1
         states: dict[int, OptimiserState] = {}
@@ -56,7 +53,12 @@ class LastingOptimisers:
         return states
 
     def end(self, states: dict[int, OptimiserState]) -> None:
-        """Replace the states of the training that ``begin`` began last, by the number of the phase."""
-        own = f"{self.prefix}{self.trainings - 1}."
+        """Replace the states of the training that ``begin`` began last, by the number of the phase.
+
+        Entries that of parameters that a phase did not train this time are removed, so that they start anew later.
+        """
         for phase, state in states.items():
-            self.arrays.update({f"{own}{phase}/{entry}": array for entry, array in state.items()})
+            own = f"{self.prefix}{self.trainings - 1}.{phase}/"
+            for stale in [name for name in self.arrays if name.startswith(own)]:
+                del self.arrays[stale]
+            self.arrays.update({f"{own}{entry}": array for entry, array in state.items()})

@@ -36,7 +36,7 @@ from fedquilt_common.training.module_arrays import load_arrays, to_arrays
 from fedquilt_common.training.precision import choose_arithmetic, evaluation_device, keep_kernels
 from fedquilt_common.training.private_phases import charge_phases, make_module_private
 from fedquilt_common.training.sgd_loop import SEED_LIMIT, SgdLoop, check_all_finite, trainable_parameters
-from fedquilt_common.types import Arrays, Examples, Progress
+from fedquilt_common.types import Arrays, Examples, OptimiserName, Progress
 
 if TYPE_CHECKING:
     from fedquilt_common.algorithm_api import Part
@@ -128,8 +128,8 @@ class TorchLearner:
         return self.training.momentum
 
     @property
-    def optimiser(self) -> str:
-        """Name of the optimiser: ``sgd``, ``adam`` or ``rmsprop``."""
+    def optimiser(self) -> OptimiserName:
+        """Name of the optimiser, such as ``sgd`` or ``adam-keras``."""
         return self.training.optimiser
 
     @property

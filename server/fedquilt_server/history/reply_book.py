@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from fedquilt_common.algorithm_api.records import FITS
 from fedquilt_common.types import ClientId, ExchangeId
 from fedquilt_server.round.events import Event, Rejected, Replied, RoundRestarted, Ticked
 from fedquilt_server.status.reply_row import ReplyRow
@@ -80,7 +81,7 @@ def _accepted_row(event: Replied) -> ReplyRow:
         exchange=event.exchange,
         client=event.client,
         agent=event.agent,
-        samples=event.weight,
+        samples=None if FITS in metrics else event.weight,
         loss=metrics.get("loss"),
         accuracy=metrics.get("accuracy"),
         train_seconds=metrics.get("train_seconds"),
@@ -129,7 +130,8 @@ def _complete(event: RoundEvent, row: ReplyRow, result: RoundResult, spans: dict
     """Add what is known when the round is over."""
     level = result.trained.get(str(row.client))
     changes: dict[str, object] = {"level": None if level is None else str(level)}
-    if row.train_seconds is not None and (cost := result.sub_models.get(str(level))):
+    cost = result.sub_models.get(str(level)) if level is not None else None
+    if row.train_seconds is not None and cost:
         changes |= {"params": cost.params, "flops": cost.flops}
     if row.outcome == "accepted" and row.client in result.discarded.get(str(row.exchange), ()):
         changes["outcome"] = "discarded"

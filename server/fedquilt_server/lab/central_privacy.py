@@ -66,7 +66,7 @@ class CentralPrivacy(AlgorithmWrapper):
         replies = yield tasks
         clip = float(account[-1, 3]) if len(account) else self.privacy.clip
         mean, clip_after = self._add_noise(tasks, replies, ctx.round, clip, noise)
-        done = advance_full_round(inner, dict.fromkeys(tasks, Reply(mean)))
+        done = advance_full_round(inner, _equal_replies(tasks, mean))
         if not isinstance(done, State):
             raise RunFailedError("privacy.mode = central: the algorithm asks the clients again; choose another one")
         spent = np.vstack([account, [noise, len(tasks), len(ctx.fleet), clip_after]])
@@ -129,6 +129,11 @@ class CentralPrivacy(AlgorithmWrapper):
         }
         extra = {**state.extra, _ACCOUNT: account.view(np.int64), _ASKED: asked}  # whole numbers stay to the bit
         return replace(state, extra=extra, report={**state.report, REPORT: spent})
+
+
+def _equal_replies(tasks: Mapping[ClientId, Task], mean: Arrays) -> dict[ClientId, Reply]:
+    """Return the noisy mean as the reply to each task, with 1 for each metric that the task requires."""
+    return {client: Reply(mean, metrics=dict.fromkeys(task.metrics, 1.0)) for client, task in tasks.items()}
 
 
 def _read_account(state: State) -> NDArray[np.float64]:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedquilt_common.algorithm_api import Learner, State, declaration_of, find_level, pooling_problem
+from fedquilt_common.algorithm_api import (
+    Learner,
+    State,
+    declaration_of,
+    find_level,
+    pooling_problem,
+    training_problem,
+)
 from fedquilt_common.datasets.public import digest_of
 from fedquilt_common.datasets.sensor_noise import check_inputs
 from fedquilt_common.datasets.shares import take_samples
@@ -23,7 +30,6 @@ from fedquilt_common.process.cores import available_cores
 from fedquilt_common.process.malloc import reuse_freed_memory
 from fedquilt_common.secure_aggregation.packages import check_packages
 from fedquilt_common.submodels.slices import Slice
-from fedquilt_common.training.lasting_optimisers import KEPT_WITH_SUB_MODELS
 from fedquilt_common.types import Arrays, ClientId, Examples
 
 if TYPE_CHECKING:
@@ -114,12 +120,14 @@ class Workbench(ExperimentTools):
         """Return parameters and operations of the sub-models that clients trained in a round, by width or level.
 
         Args:
-            state: of the round; its report has ``trained``, the width or level of each client.
+            state: of the round; its report has ``trained``, the width or level of each client. Parts of clients
+                without one are left out.
         """
         from fedquilt_common.tracing.cost import cost_of
 
         levels = state.report.get("trained", {})
-        parts = {str(levels.get(str(client))): part for client, part in {**state.parts, **state.apart}.items()}
+        used = {str(client): part for client, part in {**state.parts, **state.apart}.items()}
+        parts = {str(levels[client]): part for client, part in used.items() if client in levels}
         return {level: cost_of(self.blueprint, part) for level, part in sorted(parts.items())}
 
     def partition_digest(self) -> str | None:
@@ -160,6 +168,7 @@ class Workbench(ExperimentTools):
             self._check_test_samples()
             self._check_task()
             self._check_sampling()
+            self._check_trainings()
             check_privacy(self.experiment, self.algorithm(), self.learning_task.name, self.holdout)
             self._check_private_models()
             self._check_central_privacy()
@@ -175,10 +184,14 @@ class Workbench(ExperimentTools):
         return self.learns and declaration_of(self.algorithm()).sub_models != "none"
 
     @property
-    def sub_model_warning(self) -> str:
-        """Why the experiment's model suits sub-models badly; empty if it does not."""
-        averaged = self.learns and declaration_of(self.algorithm()).sub_models == "averaged"
-        return self.warn_about_norms() if averaged else ""
+    def model_warnings(self) -> list[str]:
+        """Why the clients' models may train otherwise than their user expects."""
+        if not self.learns:
+            return []
+        averaged = declaration_of(self.algorithm()).sub_models == "averaged"
+        norms = self.warn_about_norms() if averaged else ""
+        outputs = (self.warn_about_outputs(model, self._key_of(model)) for model in self.experiment.models)
+        return [warning for warning in (norms, *outputs) if warning]
 
     def _check_models(self) -> None:
         if self.experiment.models != [self.experiment.model]:
@@ -187,8 +200,6 @@ class Workbench(ExperimentTools):
             self.check_outputs(model, self._key_of(model))
         if self.uses_sub_models:
             self.check_sub_models()
-            if self.experiment.training.keep_optimiser:
-                raise ExperimentError(KEPT_WITH_SUB_MODELS)
         self._check_levels()
 
     def _check_own_models(self) -> None:
@@ -273,6 +284,14 @@ class Workbench(ExperimentTools):
                 f"training.sampling = 'balanced': the data set '{self.dataset.name}' has no class for each sample, so "
                 "there is nothing to balance; remove it, or choose a data set for classification"
             )
+
+    def _check_trainings(self) -> None:
+        """Check that the training of every client suits the algorithm."""
+        algorithm = self.algorithm()
+        usual = training_problem(algorithm, self.experiment.training)
+        for key, training in self.experiment.trainings():
+            if problem := training_problem(algorithm, training):
+                raise ExperimentError(f"{'training' if problem == usual else key}.{problem}")
 
     def _check_augment(self, augment: BatchAugment) -> None:
         shape, task = self.dataset.input_shape, self.learning_task.name

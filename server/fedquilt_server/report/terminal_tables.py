@@ -108,7 +108,7 @@ def print_report_summary(made: WrittenReport) -> None:
     """Print the scores and where the report is."""
     tables, score = made.contents.tables, made.contents.score
     if "scores" in tables:
-        _print_table(tables["scores"], ("group", "runs", f"final_{score}", f"best_{score}"))
+        _print_table(tables["scores"], ("group", "runs", f"final_{score}", f"best_{score}", f"final_local_{score}"))
     if "target" in tables:
         _print_table(tables["target"], ("group", "runs", "reached", "rounds", "seconds", "bytes", "joules"))
     for line in describe_runs(made.contents)[:2]:

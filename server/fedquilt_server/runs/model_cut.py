@@ -1,4 +1,7 @@
-"""How the experiment's model is cut into sub-models: noted once when a run starts, for the log and ``result.json``."""
+"""What a user needs to know of the models: noted once when a run starts, for the log and ``result.json``.
+
+These are warnings, and how the experiment's model is cut into sub-models.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +20,25 @@ _WARNING: Final = "model_warning"
 _SHOWN: Final = 8
 
 
-def note_model_cut(workbench: Workbench, journal: Journal) -> None:
-    """Store how the model is cut, and log it; nothing where all clients train whole models.
+def note_models(workbench: Workbench, journal: Journal) -> None:
+    """Store and log the warnings about the models, and, if clients train sub-models, how the model is cut.
 
     Raises:
         UncuttableModelError: fedquilt cannot cut sub-models from the model.
     """
+    if warnings := workbench.model_warnings:
+        journal.set_meta(_WARNING, json.dumps(warnings))
+    for warning in warnings:
+        log.warning("%s", warning)
     if not workbench.uses_sub_models:
         return
-    anatomy, warning = workbench.anatomy, workbench.sub_model_warning
+    anatomy = workbench.anatomy
     found = ModelCut(
         groups=len(anatomy.groups), whole_share=whole_share(anatomy), kept_whole=describe_whole(anatomy)
     )  # fmt: skip
     if found.kept_whole:
         log.warning("%s", _describe(found))
-    if warning:
-        log.warning("%s", warning)
     journal.set_meta(_CUT, found.model_dump_json())
-    journal.set_meta(_WARNING, json.dumps([warning] if warning else []))
 
 
 def _describe(found: ModelCut) -> str:
@@ -50,6 +54,6 @@ def read_model_cut(journal: Journal) -> ModelCut | None:
 
 
 def read_model_warnings(journal: Journal) -> list[str]:
-    """Return why the model suits sub-models badly; empty if it does not."""
+    """Return the warnings about the models."""
     found: list[str] = json.loads(journal.meta(_WARNING) or "[]")
     return found

@@ -29,7 +29,7 @@ from fedquilt_server.runs import clock
 from fedquilt_server.runs.checkpoints import Checkpoints
 from fedquilt_server.runs.journal import StoredCheckpoint
 from fedquilt_server.runs.machine_setup import first_state, make_context, make_policy, make_server_half
-from fedquilt_server.runs.model_cut import note_model_cut, read_model_cut, read_model_warnings
+from fedquilt_server.runs.model_cut import note_models, read_model_cut, read_model_warnings
 from fedquilt_server.runs.result_files import ResultFiles, round_result, score_fields, write_model
 from fedquilt_server.runs.run_folder import RunFolder
 from fedquilt_server.runs.run_results import make_result
@@ -121,7 +121,7 @@ class ActiveRun:
             self.delivery = self._prepare_delivery(self.folder.samples) if running else None
             if running:  # a finished run is shown without loading its data set
                 self.folder.journal.set_meta("note", self.workbench.note)
-                note_model_cut(self.workbench, self.folder.journal)
+                note_models(self.workbench, self.folder.journal)
             undo.pop_all()
 
     def _finished_rounds(self) -> list[FinishedRound]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from fedquilt_common.errors import ExperimentError, SliceError
+from fedquilt_common.errors import ExperimentError, FedquiltError, SliceError, UncuttableModelError
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.files.yaml_text import load_yaml
 from fedquilt_common.models import build_model, warn_about_running_norm
@@ -24,8 +24,10 @@ from fedquilt_common.submodels.selection import check_widths, count_kept, prefix
 from fedquilt_common.submodels.slices import Anatomy, Slice
 from fedquilt_common.submodels.wholeness import describe_whole, whole_share
 from fedquilt_common.tracing.cost import cost_of
+from fedquilt_common.tracing.dry_run import check_cut
 from fedquilt_common.tracing.heads import list_heads
 from fedquilt_common.tracing.memory_estimate import memory_to_train
+from fedquilt_common.tracing.outputs import check_outputs, warn_about_outputs
 from fedquilt_common.tracing.trace import Blueprint, blueprint_for, build_on_meta
 
 WIDTHS: Final = (1.0, 0.5, 0.25, 0.125, 0.0625)
@@ -36,7 +38,7 @@ _TOKENS: Final = {"transformer": (20, 10_000)}
 """For models of token sequences: the default length and vocabulary."""
 _IMAGE: Final = (3, 32, 32)
 _NOTHING_IS_CUT: Final = "no channels can be cut, so algorithms with sub-models refuse this model"
-
+_SUB_MODELS_REFUSED: Final = "algorithms with sub-models refuse this model"
 _FEWEST_GROUPS: Final = 2
 """AdaptiveFL leaves the first layer whole, so a pool needs another one."""
 
@@ -73,16 +75,48 @@ class InspectOptions:
         return blueprint_for(self._build, self._samples)
 
     @cached_property
+    def arrays(self) -> Mapping[str, Any]:
+        """The model's parameters and buffers by name, perhaps without their numbers."""
+        return dict(build_on_meta(self._build).state_dict())
+
+    @cached_property
     def heads(self) -> tuple[tuple[str, ...], ...]:
-        """Names of the arrays of the last 1, 2, ... linear layers."""
-        return list_heads(self._build, self._samples)
+        """Names of the arrays of the last 1, 2, ... linear layers; none if the model does not run."""
+        try:
+            return list_heads(self._build, self._samples)
+        except UncuttableModelError:
+            return ()
+
+    @cached_property
+    def output_problem(self) -> str:
+        """Why every run refuses the model; empty if none does."""
+        return _read_error(lambda: check_outputs(self._build, self._samples, self._label))
+
+    @cached_property
+    def trace_problem(self) -> str:
+        """Why the model cannot be traced; empty if it can."""
+        return _read_error(lambda: self.blueprint)
+
+    @property
+    def problems(self) -> list[str]:
+        """Why runs refuse the model: all of them, or those with sub-models."""
+        cut = self.trace_problem
+        if not cut and not self.output_problem and self.blueprint.anatomy.groups:
+            cut = _read_error(lambda: check_cut(self._build, self.blueprint, self._samples))
+        return [text for text in (self.output_problem, cut and f"{_SUB_MODELS_REFUSED}: {cut}") if text]
 
     @property
     def warnings(self) -> list[str]:
-        """Why the model suits sub-models badly."""
+        """Why the model suits sub-models badly, or trains otherwise than its user may expect."""
         norm = find_running_norm(build_on_meta(self._build))
-        whole = [] if self.blueprint.anatomy.groups else [_NOTHING_IS_CUT]
-        return [*whole, *([] if norm is None else [warn_about_running_norm(self.name, norm)])]
+        whole = not self.trace_problem and not self.blueprint.anatomy.groups
+        outputs = "" if self.output_problem else warn_about_outputs(self._build, self._samples, self._label)
+        norms = "" if norm is None else warn_about_running_norm(self.name, norm)
+        return [text for text in (_NOTHING_IS_CUT if whole else "", norms, outputs) if text]
+
+    @property
+    def _label(self) -> str:
+        return f"model.name = {self.name}"
 
     @cached_property
     def _build(self) -> Callable[[], Any]:
@@ -91,6 +125,15 @@ class InspectOptions:
     @property
     def _samples(self) -> NDArray[Any]:
         return np.zeros((1, *self.shape), np.int64 if self.tokens else np.float32)
+
+
+def _read_error(check: Callable[[], object]) -> str:
+    """Return the error that a check raises; empty without one."""
+    try:
+        check()
+    except FedquiltError as error:
+        return str(error)
+    return ""
 
 
 def read_options(
@@ -132,6 +175,8 @@ def inspect_model(
 ) -> dict[str, Any]:
     """Return the report: the channel groups, one row per width, one row per member of AdaptiveFL's pool.
 
+    A model that cannot be traced has its heads, and the reason among its ``problems``.
+
     Args:
         options: the model.
         widths: widths to report, in (0, 1].
@@ -139,12 +184,11 @@ def inspect_model(
         starts: AdaptiveFL's start layers; chosen for the model if empty.
 
     Raises:
-        UncuttableModelError: the model cannot be sliced.
+        ExperimentError: there is no such model, or it cannot be built.
         ValueError: a width is not in (0, 1].
     """
     check_widths("widths", {str(width): width for width in widths})
-    anatomy = options.blueprint.anatomy
-    whole = _cost_row(options, prefix(anatomy, 1.0, "floor"))
+    entries = sum(math.prod(array.shape) for array in options.arrays.values())
     return {
         "model": options.name,
         "input_shape": list(options.shape),
@@ -152,14 +196,31 @@ def inspect_model(
         "batch": options.training.batch,
         "precision": options.training.precision,
         "private": options.private,
+        "bytes": 4 * entries,
+        "problems": options.problems,
+        "warnings": options.warnings,
+        "heads": [_head_row(options.arrays, number, names) for number, names in enumerate(options.heads, 1)],
+        **(_NO_SUB_MODELS if options.trace_problem else _sub_models(options, widths, levels, starts)),
+    }
+
+
+_NO_SUB_MODELS: Final[Mapping[str, Any]] = {"groups": [], "widths": [], "pool": []}
+"""What a report has of a model that cannot be traced."""
+
+
+def _sub_models(
+    options: InspectOptions, widths: Sequence[float], levels: Mapping[str, float], starts: Sequence[int]
+) -> dict[str, Any]:
+    """Return what the report has of a model that can be traced; arguments as ``inspect_model``."""
+    anatomy = options.blueprint.anatomy
+    whole = _cost_row(options, prefix(anatomy, 1.0, "floor"))
+    return {
         **whole,
         "groups": [{**asdict(group), "each": _channels_each(options.blueprint, number),
                     "widths": {str(w): count_kept(group, w, "floor") for w in widths}}
                    for number, group in enumerate(anatomy.groups)],
         "whole_share": whole_share(anatomy),
         "kept_whole": describe_whole(anatomy),
-        "warnings": options.warnings,
-        "heads": [_head_row(anatomy, number, names) for number, names in enumerate(options.heads, 1)],
         "widths": [{"width": width, **_cost_row(options, prefix(anatomy, width, "floor"), whole)} for width in widths],
         **_pool_rows(options, anatomy, levels, starts, whole),
     }  # fmt: skip
@@ -173,10 +234,10 @@ def _channels_each(blueprint: Blueprint, number: int) -> int:
     return next((count for count in counts if count), 1)
 
 
-def _head_row(anatomy: Anatomy, number: int, names: Sequence[str]) -> dict[str, Any]:
+def _head_row(arrays: Mapping[str, Any], number: int, names: Sequence[str]) -> dict[str, Any]:
     """Describe the head that ``head_layers: number`` selects in this model."""
     layers = dict.fromkeys(name.rpartition(".")[0] for name in names)
-    entries = sum(math.prod(anatomy.arrays[name].shape) for name in names)
+    entries = sum(math.prod(arrays[name].shape) for name in names)
     return {"head_layers": number, "layers": list(layers), "entries": entries}
 
 
@@ -222,8 +283,32 @@ def default_starts(anatomy: Anatomy) -> tuple[Start, ...]:
 def print_report(report: Mapping[str, Any], console: Console) -> None:
     """Print the report as tables."""
     shape = " x ".join(map(str, report["input_shape"]))
-    console.print(f"{report['model']} on {shape}, {report['classes']} classes: {report['params']:,} parameters, "
-                  f"{report['flops'] / 1e6:,.2f} M operations per sample")  # fmt: skip
+    title = f"{report['model']} on {shape}, {report['classes']} classes"
+    if "params" in report:
+        title += f": {report['params']:,} parameters, {report['flops'] / 1e6:,.2f} M operations per sample"
+    console.print(title)
+    for problem in report["problems"]:
+        console.print(f"  Error: {problem}", markup=False)
+    if report["groups"]:
+        _print_groups(report, console)
+    for warning in report["warnings"]:
+        console.print(f"  Warning: {warning}", markup=False)
+    for head in report["heads"]:
+        layers = ", ".join(head["layers"])
+        line = (
+            f"  head_layers: {head['head_layers']} is {layers}, {head['entries']:,} of {report['bytes'] // 4:,} numbers"
+        )
+        console.print(line, markup=False, highlight=False)
+    if report["widths"]:
+        console.print(_cost_table("width", report["widths"], lambda row: str(row["width"]), report))
+    if report["pool"]:
+        console.print(_cost_table("AdaptiveFL's pool", report["pool"], _member_label, report))
+    elif "pool_error" in report:
+        console.print(report["pool_error"], markup=False)
+
+
+def _print_groups(report: Mapping[str, Any], console: Console) -> None:
+    """Print the channel groups, and what stays whole."""
     groups = Table("layer", "channel group", "channels", *(f"at {row['width']}" for row in report["widths"]))
     for group in report["groups"]:
         size, each = group["size"], group["each"]
@@ -234,19 +319,6 @@ def print_report(report: Mapping[str, Any], console: Console) -> None:
     console.print(f"  {100 * report['whole_share']:.1f} % of the numbers are in every sub-model", highlight=False)
     for name, reason in report["kept_whole"].items():
         console.print(f"  {name} is {reason}", markup=False)
-    for warning in report["warnings"]:
-        console.print(f"  Warning: {warning}", markup=False)
-    for head in report["heads"]:
-        layers = ", ".join(head["layers"])
-        line = (
-            f"  head_layers: {head['head_layers']} is {layers}, {head['entries']:,} of {report['bytes'] // 4:,} numbers"
-        )
-        console.print(line, markup=False, highlight=False)
-    console.print(_cost_table("width", report["widths"], lambda row: str(row["width"]), report))
-    if report["pool"]:
-        console.print(_cost_table("AdaptiveFL's pool", report["pool"], _member_label, report))
-    else:
-        console.print(report["pool_error"], markup=False)
 
 
 def _member_label(row: Mapping[str, Any]) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fedquilt_client.context import BoardRun, TaskContext
 from fedquilt_common.algorithm_api import Task
+from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.wire.codec import write_arrays
 from fedquilt_common.wire.messages import RunMessage
@@ -36,6 +39,18 @@ def test_momentum_lasts_from_task_to_task(tmp_path: Path) -> None:
     assert np.array_equal(first.arrays[weight], fresh.arrays[weight])
     assert not np.array_equal(again.arrays[weight], fresh.arrays[weight])
     assert not context(None).memory_changed
+
+
+def test_a_client_without_the_key_leaves_its_stored_memory_closed(tmp_path: Path) -> None:
+    assert context(tmp_path / "nothing").learner.lasting is None  # type: ignore[attr-defined]
+
+
+def test_a_board_refuses_training_that_does_not_suit_the_algorithm() -> None:
+    ctx = context(None, optimiser="adam", momentum=0)
+    raw = {**ctx.board.experiment.model_dump(mode="json"), "algorithm": {"name": "fednova"}}
+    board = BoardRun(ctx.board.run, Experiment.model_validate(raw), ())
+    with pytest.raises(ExperimentError, match=r"training.optimiser = adam: it divides"):
+        _ = replace(ctx, board=board).learner
 
 
 def test_a_client_knows_the_initial_global_model() -> None:

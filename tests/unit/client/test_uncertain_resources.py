@@ -9,9 +9,11 @@ from pydantic import ValidationError
 
 from fedquilt_client.context import BoardRun, TaskContext
 from fedquilt_client.uncertain_resources import draw_factor
+from fedquilt_common.algorithms.adaptivefl import AdaptiveFL
 from fedquilt_common.experiment.experiment import Experiment, agent_specs
 from fedquilt_common.experiment.sections import FleetLine
 from fedquilt_common.submodels.adaptivefl_pool import make_pool
+from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.wire.messages import RunMessage
 
 MIB = 1 << 20
@@ -34,6 +36,19 @@ def test_a_level_fits_with_all_that_are_smaller_whatever_the_memory_estimate_say
     assert fitting(context()) == ["S2", "M2", "S1", "M1", "L1"]
     assert fitting(context(fits="M1")) == ["S2", "M2", "S1", "M1"]
     assert fitting(context(fits="M1", capacity=1)) == []
+
+
+def test_a_task_makes_the_pool_of_levels_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+    usual = AdaptiveFL.find_level
+
+    def find_level(algorithm: AdaptiveFL, name: str, ctx: Any) -> Slice:
+        names.append(name)
+        return usual(algorithm, name, ctx)
+
+    monkeypatch.setattr(AdaptiveFL, "find_level", find_level)
+    assert len(fitting(context(fits="M1"))) == 4
+    assert names == ["M1"]
 
 
 def test_levels_and_budgets_follow_their_schedule() -> None:

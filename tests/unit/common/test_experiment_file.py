@@ -120,7 +120,8 @@ def test_equal_only_with_equal_extra_fields() -> None:
         ("participation.per_round=9", "participation.per_round = 9: there are 8 clients"),
         ("participation.per_round=5", "participation.quorum = 6: only 5 take part"),
         ("fleet.1.agents=5", "fleet.1.agents = 5: the line has only 4 clients"),
-        ("fleet=[]", "fleet = []"),
+        ("fleet=[]", "fleet = []: is empty; give at least one entry"),
+        ("fleet.0.fits=[]", "fleet.0.fits = []: is empty; give at least one entry"),
         ("model.name=mpl", "model.name = 'mpl': unknown; did you mean 'mlp'?"),
         ("data.set=digit", "data.set = 'digit': unknown; did you mean 'digits'?"),
         ("algorithm.name=fedpro", "algorithm.name = 'fedpro': unknown; did you mean 'fedprox'?"),
@@ -384,3 +385,22 @@ def test_a_variant_that_no_client_would_have_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(ExperimentError, match=r"fleet\.0\.variants.*no client"):
         load_experiment(tmp_path / "e.yaml")
+
+
+@pytest.mark.parametrize("change", ["fleet=[{clients: 6, kind: 3}]", "fleet.0.fits=[3]", "fleet.0.budget=[nothing]"])
+def test_a_wrong_entry_of_a_list_is_the_only_problem(change: str) -> None:
+    assert len(refusal(FULL, change).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("exits", "reason"),
+    [
+        ("{strong: 2}", "gives no number of exits for medium, weak, which have a width (algorithm.widths)"),
+        ("{strong: 2, medium: 1, weak: 1, tiny: 1}", "algorithm.widths gives no width for tiny; add it"),
+        ("{strong: 0, medium: 1, weak: 1}", "its number of exits, 1 or more"),
+    ],
+)
+def test_exits_of_scalefl_are_named_with_the_kind_that_is_wrong(exits: str, reason: str) -> None:
+    line = refusal(FULL, f"algorithm={{name: scalefl, exits: {exits}}}")
+    assert "algorithm.exits = {" in line
+    assert reason in line

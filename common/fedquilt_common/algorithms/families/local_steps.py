@@ -1,9 +1,12 @@
-"""Local steps of SGD, shared by SCAFFOLD and FedNova: what they add up to, and which optimisers have them."""
+"""Local steps of SGD, shared by SCAFFOLD, FedNova and q-FedAvg: what they add up to, and which optimisers have them."""
 
 from __future__ import annotations
 
-from fedquilt_common.algorithm_api import Learner
-from fedquilt_common.errors import ExperimentError
+from typing import Final
+
+from fedquilt_common.algorithm_api import TrainingSettings
+
+GRADIENTS_ADD_UP: Final = "it divides a client's update by its gradients' number, which only `sgd` adds up"
 
 
 def gradient_count(steps: int, momentum: float, pull: float = 0.0) -> float:
@@ -26,23 +29,18 @@ def gradient_count(steps: int, momentum: float, pull: float = 0.0) -> float:
     return moved
 
 
-def check_sgd(name: str, learner: Learner) -> None:
-    """Check that a learner takes steps of SGD, whose gradients add up.
+def sgd_problem(training: TrainingSettings, why: str) -> str:
+    """Return why a client's updates are not the sum of the gradients of this round; empty if they are.
 
     Args:
-        name: of the algorithm.
-        learner: trains the model.
-
-    Raises:
-        ExperimentError: it has another optimiser, or momentum that lasts from round to round.
+        training: of the client.
+        why: why the algorithm needs SGD.
     """
-    if learner.optimiser != "sgd":
-        raise ExperimentError(
-            f"training.optimiser = {learner.optimiser}: {name} divides a client's update by its gradients' number, "
-            "which only `sgd` adds up; choose sgd"
+    if training.optimiser != "sgd":
+        return f"optimiser = {training.optimiser}: {why}; choose sgd"
+    if training.keep_optimiser and training.momentum:
+        return (
+            "keep_optimiser = true: the algorithm would take the momentum of earlier rounds for gradients of this one; "
+            "remove the key, or training.momentum"
         )
-    if learner.keeps_optimiser and learner.momentum:
-        raise ExperimentError(
-            f"training.keep_optimiser = true: {name} would take the momentum of earlier rounds for gradients of this "
-            "one; remove the key, or training.momentum"
-        )
+    return ""

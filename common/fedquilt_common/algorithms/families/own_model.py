@@ -1,4 +1,7 @@
-"""Own models, shared by FedMD, FedAKD, CFedAKD and DS-FL: each client has a model of its own and sends soft labels."""
+"""Own models, shared by FedMD, FedAKD, CFedAKD and DS-FL: each client has a model of its own and sends soft labels.
+
+FedProto and the control ``alone`` have own models, too, and share ``load_own_model`` and ``evaluate_own_model``.
+"""
 
 from __future__ import annotations
 
@@ -183,7 +186,7 @@ class OwnModel(ABC):
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
         if task.kind == EVALUATE:
-            return self._test(ctx) if len(ctx.test) else NO_COUNTS
+            return evaluate_own_model(ctx)
         return self.label_samples(task, ctx) if task.kind == SCORE else self.learn_labels(task, ctx)
 
     def label_samples(self, task: Task, ctx: ClientContext) -> Reply:
@@ -207,7 +210,7 @@ class OwnModel(ABC):
 
     def learn_public(self, ctx: ClientContext, labelled: Examples, seed: int) -> TrainingResult:
         """Train the client's own model on public samples, of shape (n, *input_shape), with labels (n, classes)."""
-        return self.distil(ctx.learner, self.own_model(ctx), labelled, seed)
+        return self.distil(ctx.learner, load_own_model(ctx), labelled, seed)
 
     def distil(
         self, learner: Learner, model: Arrays, data: Examples, seed: int, *, loss: Loss | None = None
@@ -231,26 +234,34 @@ class OwnModel(ABC):
         student = learner.with_settings(**changes) if changes else learner
         return student.train(model, data, seed=seed, loss=loss or self.loss, epochs=self.kd_epochs, public=loss is None)
 
-    def own_model(self, ctx: ClientContext) -> Arrays:
-        """Return the client's own model, in the model's shapes; its initial one until it has trained."""
-        return ctx.memory or ctx.learner.init(derive_seed(ctx.lasting_seed, "model"))
-
     def _train(self, ctx: ClientContext, due: bool) -> dict[str, float]:
         """Train on the client's own samples the first time, and where it is ``due``; return metrics."""
         epochs = (0 if ctx.memory else self.warm_up_epochs) + (ctx.learner.epochs if due else 0)
-        arrays = self.own_model(ctx)
+        arrays = load_own_model(ctx)
         if not epochs:
             return {}
         trained: TrainingResult = ctx.learner.train(arrays, ctx.data, seed=ctx.seed, epochs=epochs)
         ctx.memory.update(trained.arrays)
         return {"loss": trained.loss, "train_seconds": trained.seconds}
 
-    def _test(self, ctx: ClientContext) -> Reply:
-        (counts,) = ctx.learner.count(self.own_model(ctx), ctx.test)
-        return evaluation_reply(len(ctx.test), personal_counts=counts)
-
     def _predict(self, ctx: ClientContext, data: Examples) -> Logits:
         """Return the own model's logits, float32 of shape (n, classes); n may be 0."""
         if not len(data):
             return np.zeros((0, ctx.classes), np.float32)
-        return ctx.learner.predict(self.own_model(ctx), data)[-1]
+        return ctx.learner.predict(load_own_model(ctx), data)[-1]
+
+
+def load_own_model(ctx: ClientContext) -> Arrays:
+    """Return a client's own model from its private memory, in the model's shapes; its initial one until it has trained.
+
+    The initial one depends on the run's seed and the client only, so it is the same with each algorithm.
+    """
+    return ctx.memory or ctx.learner.init(derive_seed(ctx.lasting_seed, "model"))
+
+
+def evaluate_own_model(ctx: ClientContext) -> Reply:
+    """Return the counts of a client's own model on its test samples."""
+    if not len(ctx.test):
+        return NO_COUNTS
+    (counts,) = ctx.learner.count(load_own_model(ctx), ctx.test)
+    return evaluation_reply(len(ctx.test), personal_counts=counts)

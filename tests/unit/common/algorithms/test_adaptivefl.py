@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -146,8 +147,8 @@ def test_the_pool_ascends_whatever_the_order_of_the_starts(starts: Any) -> None:
     [
         (None, "starts is missing, and this model declares no start layers"),
         (("nothing",), "no layer of that name.*fc0, fc1, fc2"),
-        ((2, "fc2"), "give different layers"),
-        (("fc0",), "none before layer 1"),
+        ((2, "fc2"), r"algorithm.starts = \[2, 'fc2'\] \(layers \[2, 2\], counted from 0\): .* give different ones"),
+        (("fc0",), r"algorithm.tau = 1: .* \['fc0'\] .* begin with layer 0; choose a smaller tau"),
         ((7,), "no layer from 7 on can be cut"),
     ],
 )
@@ -216,6 +217,24 @@ def test_levels_of_the_fleet_must_be_the_algorithms(algorithm: Any, name: str, r
 def test_decoupled_needs_a_start_layer_of_a_model_that_declares_none() -> None:
     with pytest.raises(SliceError, match=r"algorithm.start: .* give one, such as 0"):
         Decoupled().init(model(), ctx())
+
+
+def test_start_layers_that_the_model_declares_are_named_when_tau_is_too_great() -> None:
+    declares = SimpleNamespace(anatomy=replace(NET, start_layers=("fc1", 2)))
+    with pytest.raises(SliceError, match=r"^algorithm.tau = 2: .* start layers \['fc1', 2\] \(layers \[1, 2\]"):
+        AdaptiveFL(tau=2).pool(declares)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"start": 7}, r"^algorithm.start = 7: "),
+        ({"start": 0, "widths": {"strong": 1.0, "weak": 0.01}}, r"^algorithm.widths: a width of 0.01"),
+    ],
+)
+def test_decoupled_names_its_own_keys(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(SliceError, match=reason):
+        Decoupled(**fields).init(model(), ctx())
 
 
 def test_a_width_that_leaves_nothing_is_named() -> None:

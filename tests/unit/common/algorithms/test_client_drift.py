@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ from torch import Tensor, nn
 from fedquilt_common.algorithm_api import Reply, State, privacy_problem
 from fedquilt_common.algorithms import make_algorithm
 from fedquilt_common.algorithms.families.local_steps import gradient_count
-from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment.sections import Training
-from fedquilt_common.learning_tasks import Regression
+from fedquilt_common.algorithms.scaffold import full_gradient
+from fedquilt_common.experiment.sections import BatchAugment, Training
+from fedquilt_common.learning_tasks import Classification, Regression
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.types import Examples
 
@@ -149,15 +150,18 @@ def test_which_scaffold_can_be_private() -> None:
     assert "use option II" in privacy_problem(make("scaffold", option="I"))
 
 
-@pytest.mark.parametrize("name", ["scaffold", "fednova"])
-def test_an_optimiser_whose_gradients_do_not_add_up_is_refused(name: str) -> None:
-    ctx = Server()
-    ctx.learner = Client(1.0, 1.0, {"optimiser": "adam"}).learner
-    with pytest.raises(ExperimentError, match=f"training.optimiser = adam: {name} divides .*; choose sgd"):
-        make(name).init({"w": np.zeros(1, np.float32)}, ctx)
-    ctx.learner = Client(1.0, 1.0, {"keep_optimiser": True, "momentum": 0.5}).learner
-    with pytest.raises(ExperimentError, match=f"training.keep_optimiser = true: {name} would take the momentum of"):
-        make(name).init({"w": np.zeros(1, np.float32)}, ctx)
+def test_option_i_takes_the_gradient_of_each_sample_as_it_is() -> None:
+    """Neither ``sampling: balanced`` nor changed images have the gradient of the client's samples."""
+    images = Examples(np.arange(72, dtype=np.float32).reshape(3, 1, 4, 6), np.array([0, 0, 1]))
+    task = Classification(2)
+
+    def gradient(**settings: Any) -> Any:
+        made = TorchLearner(lambda: nn.Sequential(nn.Flatten(), nn.Linear(24, 2)), Training(**settings), task)
+        ctx: Any = SimpleNamespace(learner=made, data=images, seed=1)
+        return full_gradient(made.init(0), made.init(0), ctx)
+
+    changed = gradient(sampling="balanced", augment=BatchAugment(crop=2, flip=True))
+    assert all(np.array_equal(changed[name], plain) for name, plain in gradient().items())
 
 
 def test_the_number_of_gradients_has_the_papers_closed_forms() -> None:

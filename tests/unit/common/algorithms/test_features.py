@@ -20,6 +20,7 @@ from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.training.losses import model_contrast, prototype_distance
+from fedquilt_common.types import Examples
 
 Make = Callable[..., Any]
 
@@ -94,15 +95,15 @@ def test_class_means() -> None:
 
 
 def prototypes(values: list[float], counts: list[float]) -> Reply:
-    weights = np.array(counts, np.float32)
-    return Reply({"prototypes": (np.array(values, np.float32) * weights)[:, None], "weights": weights}, 50.0)
+    weights = np.array(counts, np.float32) / sum(counts)
+    return Reply({"prototypes": (np.array(values, np.float32) * weights)[:, None], "weights": weights}, sum(counts))
 
 
 def test_fedprotos_server_averages_each_class_by_its_samples_and_keeps_what_nobody_sends() -> None:
     before = State({}, {"prototypes": np.full((4, 1), 7, np.float32), "weights": np.array([1, 1, 1, 0], np.float32)})
     replies = {0: prototypes([2, 5, 0, 0], [3, 1, 0, 0]), 1: prototypes([6, 0, 0, 0], [1, 0, 0, 0])}
     after = make("fedproto").merge(before, replies).extra
-    assert after["prototypes"][:, 0].tolist() == [3.0, 5.0, 7.0, 7.0]
+    np.testing.assert_allclose(after["prototypes"][:, 0], [3.0, 5.0, 7.0, 7.0], rtol=1e-6)
     assert after["weights"].tolist() == [1.0, 1.0, 1.0, 0.0]
 
 
@@ -113,11 +114,26 @@ def test_a_client_sends_the_mean_features_of_its_trained_model(bench: Make) -> N
         zeros = {"prototypes": np.zeros((10, 12), np.float32), "weights": np.zeros(10, np.float32)}
         reply = make("fedproto", weighting=weighting).work(Task("train", zeros), ctx)
         counts = np.bincount(ctx.data.y, minlength=10)
-        assert reply.arrays["weights"].tolist() == (counts if weighting == "samples" else counts > 0).tolist()
+        expected = counts / len(ctx.data) if weighting == "samples" else counts > 0
+        np.testing.assert_allclose(reply.arrays["weights"], expected, rtol=1e-6)
         features = ctx.learner.features(ctx.memory, ctx.data, 1).x
         found = reply.arrays["prototypes"][3] / reply.arrays["weights"][3]
         np.testing.assert_allclose(found, features[ctx.data.y == 3].mean(axis=0), rtol=1e-5)
         assert {name: x.shape for name, x in reply.arrays.items()} == {name: x.shape for name, x in zeros.items()}
+
+
+def test_sums_of_many_samples_are_sent_in_fp16(bench: Make) -> None:
+    """A mean of 20 times 4,000 samples is no number of fp16."""
+    ctx = bench()
+    many = np.zeros(4000, np.int64)
+    ctx.data = Examples(np.full((4000, *ctx.data.x.shape[1:]), 1.0, np.float32), many)
+    ctx.memory.update({name: x * 20 for name, x in ctx.learner.init(1).items()})
+    zeros = {"prototypes": np.zeros((10, 12), np.float32), "weights": np.zeros(10, np.float32)}
+    reply = make("fedproto").work(Task("train", zeros), ctx)
+    features = ctx.learner.features(ctx.memory, ctx.data, 1).x
+    assert features.max() * 4000 > 65504 > features.max()
+    assert np.isfinite(reply.arrays["prototypes"].astype(np.float16)).all()
+    assert make("fedproto").reply_weight(reply) == 4000
 
 
 def test_a_greater_lambda_brings_features_nearer_to_the_prototypes(bench: Make) -> None:

@@ -84,6 +84,14 @@ def test_each_phase_and_each_training_of_a_task_has_its_own_optimiser() -> None:
     assert not np.array_equal(run_task("train", first)["weight"], other["weight"])
 
 
+def test_parameters_that_were_not_trained_in_between_start_anew() -> None:
+    kept: dict[str, NDArray[Any]] = {}
+    learner = TorchLearner(lambda: nn.Linear(4, 3), Training(lr=0.01, momentum=0.9), Classification(3))
+    for names in ({"weight"}, {"bias"}):
+        replace(learner, lasting=LastingOptimisers(kept)).train(learner.init(0), ONE, seed=1, only=names)
+    assert kept.keys() == {"0.0/steps", "0.0/bias/0"}
+
+
 def test_sub_models_cannot_keep_optimisers() -> None:
     learner = TorchLearner(lambda: nn.Linear(4, 3), Training(), Classification(3), lasting=LastingOptimisers({}))
     part = full_slice(anatomy_of(nn.Linear(4, 3), (4,)))

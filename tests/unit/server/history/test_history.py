@@ -177,6 +177,18 @@ def test_replies_that_do_not_count_because_others_were_asked_are_discarded(tmp_p
     assert outcomes == [("0", "0", "discarded"), ("1", "0", "accepted"), ("0", "1", "accepted")]
 
 
+def test_a_client_without_a_sub_model_has_neither_costs_nor_samples(tmp_path: Path) -> None:
+    """A client on whose board nothing fits reports only that, with the least weight that a reply may have."""
+    nothing_fits = replace(reply(2.0, 1), weight=1.0, metrics={"fits": -1.0})
+    history = History(tmp_path, [], [])
+    for seq, event in enumerate([EVENTS[0], reply(1.0, 0), nothing_fits, reply(3.0, 2)], 1):
+        history.take(seq, event)
+    cost = {"params": 10, "flops": 20, "entries": 10}
+    history.close_round(finished(1, 8.0, trained={"0": "M1"}, sub_models={"M1": cost, "None": cost}), 10.0)
+    rows = [(row["level"], row["params"], row["samples"]) for row in written(tmp_path)[0]]
+    assert rows == [("M1", "10", "30.0"), ("", "", ""), ("", "", "30.0")]
+
+
 def documented(language: str, folder: Path) -> str:
     """Return the example of the documentation in this language, for the tables in ``folder``."""
     section = (Path(__file__).parents[4] / "docs" / "machine.md").read_text().split("\n## Tables")[1].split("\n## ")[0]

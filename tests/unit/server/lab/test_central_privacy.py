@@ -148,6 +148,12 @@ def test_the_algorithm_keeps_its_own_state() -> None:
     assert {name for name in state.extra if not name.startswith("central")} == set(first.extra)
 
 
+def test_the_noisy_mean_has_the_metrics_that_the_task_requires() -> None:
+    private = algorithm(name="fedavg-weighted")  # weighs by the metric accuracy
+    _, state = play(private, start(), 1)
+    assert np.isfinite(state.arrays["weight"]).all()
+
+
 class _Parameters:
     parameters = frozenset({"weight", "bias"})
 
@@ -185,6 +191,7 @@ BASE: dict[str, Any] = {
         ({"algorithm": {"name": "heterofl"}}, "clients train different sub-models"),
         ({"algorithm": {"name": "fedreb"}, "data": {**BASE["data"], "holdout": 0}}, "with different weights"),
         ({"algorithm": {"name": "dsfl"}, "data": {**BASE["data"], "public": {"samples": 50}}}, "labels, not updates"),
+        ({"algorithm": {"name": "fedavg-weighted"}}, "noisy mean weighs all clients equally .* such as fedavg"),
         ({"data": {**BASE["data"], "holdout": 0.2}}, "data.holdout = 0.2"),
         ({"model": {"name": "resnet18"}}, "batch norm, which nothing clips. Set model.norm to group"),
         ({"privacy": {"mode": "central", "epsilon": 0.001}}, "choose a larger privacy.epsilon"),

@@ -9,7 +9,6 @@ import pytest
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_server.lab.workbench import Workbench
-from fedquilt_server.runs.machine_setup import make_context
 
 
 def bench(algorithm: dict[str, Any], **training: Any) -> Workbench:
@@ -25,7 +24,50 @@ def test_sub_models_cannot_keep_optimisers(algorithm: dict[str, Any]) -> None:
         bench(algorithm, keep_optimiser=True).check()
 
 
-def test_fair_steps_are_those_of_sgd() -> None:
-    made = bench({"name": "qfedavg", "q": 0.1}, optimiser="adam", lr=0.001)
-    with pytest.raises(ExperimentError, match=r"training.optimiser = adam: .* choose sgd"):
-        made.algorithm().init(made.first_model(), make_context(made, 0, {}))
+VARIANTS = [{"clients": 4, "variants": [{}, {"training": {"keep_optimiser": True}}]}]
+
+
+def test_a_variant_cannot_keep_them_either() -> None:
+    raw = {**bench({"name": "heterofl"}).experiment.model_dump(mode="json"), "fleet": VARIANTS}
+    with pytest.raises(ExperimentError, match=r"^fleet.0.variants.1.training.keep_optimiser = true: .* remove the key"):
+        Workbench(Experiment.model_validate(raw)).check()
+
+
+SGD = [{"name": "scaffold"}, {"name": "fednova"}, {"name": "qfedavg", "q": 0.1}]
+
+
+@pytest.mark.parametrize("algorithm", SGD)
+def test_steps_that_are_not_the_gradients_of_this_round_are_refused(algorithm: dict[str, Any]) -> None:
+    bench(algorithm, momentum=0.9).check()
+    bench(algorithm, keep_optimiser=True).check()
+    with pytest.raises(ExperimentError, match=r"^training.optimiser = adam: .*; choose sgd"):
+        bench(algorithm, optimiser="adam", lr=0.001).check()
+    with pytest.raises(ExperimentError, match=r"^training.keep_optimiser = true: .* momentum of earlier rounds"):
+        bench(algorithm, keep_optimiser=True, momentum=0.9).check()
+
+
+@pytest.mark.parametrize("algorithm", SGD)
+def test_so_are_those_of_a_variant(algorithm: dict[str, Any]) -> None:
+    fleet = [{"clients": 4, "variants": [{}, {"training": {"optimiser": "adam", "momentum": 0}}]}]
+    raw = {**bench(algorithm).experiment.model_dump(mode="json"), "fleet": fleet}
+    with pytest.raises(ExperimentError, match=r"^fleet.0.variants.1.training.optimiser = adam: .*; choose sgd"):
+        Workbench(Experiment.model_validate(raw)).check()
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        ({"augment": {"crop": 2}}, r"^training.augment: with algorithm.gamma below 1 .* remove the key"),
+        ({"sampling": "balanced"}, r"^training.sampling = balanced: with algorithm.gamma below 1"),
+    ],
+)
+def test_mixed_samples_are_neither_changed_nor_balanced(training: dict[str, Any], message: str) -> None:
+    public = {"data": {"set": "digits", "clients": 4, "public": {"samples": 50}}, "training": training}
+    for gamma in (1.0, 0.5):
+        raw = {**bench({"name": "fedmd", "gamma": gamma}).experiment.model_dump(mode="json"), **public}
+        made = Workbench(Experiment.model_validate(raw))
+        if gamma == 1:
+            made.check()
+            continue
+        with pytest.raises(ExperimentError, match=message):
+            made.check()

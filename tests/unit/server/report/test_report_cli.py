@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.recorded_runs import write_run
+from tests.support.recorded_runs import make_rounds, write_run
 
 from fedquilt_common.cli import run
 from fedquilt_common.errors import ExperimentError, RunFolderError
@@ -106,6 +106,18 @@ def test_report_prints_where_it_is_and_what_is_not_averaged(folder: Path, capsys
     assert "failed (failed), torn (damaged)" in out
     assert "Wrote report/report.md" in out
     assert Path("report/report.md").is_file()
+
+
+def test_report_prints_the_local_accuracy_of_runs_that_have_one(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(folder / "rolex", rounds=make_rounds([0.5, 0.9], scores={"local_accuracy": 0.715}), algorithm="fedrolex")
+    assert run(["report", str(folder / "rolex"), "--format", "md"]) == 0
+    out = capsys.readouterr().out
+    assert "final local accuracy" in out
+    assert "71.50" in out
+    assert run(["report", str(folder / "good"), "--format", "md"]) == 0
+    assert "local" not in capsys.readouterr().out
 
 
 def test_report_prints_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,6 +82,8 @@ def shell(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 OWN = """
+from collections import namedtuple
+import torch
 from torch import nn
 def good(input_shape, classes, width=4):
     return nn.Sequential(nn.Conv2d(input_shape[0], width, 3), nn.GroupNorm(2, width), nn.ReLU(), nn.Flatten(),
@@ -92,7 +94,30 @@ def grouped(input_shape, classes):
 def whole(input_shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(3072, classes))
 def odd(input_shape, classes):
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.FractionalMaxPool2d(2, 2))
+    return nn.Sequential(nn.Conv2d(1, 4, 1), nn.FractionalMaxPool2d(2, 2), nn.Flatten(), nn.Linear(16, classes))
+class Fixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.base, self.head = nn.Linear(64, 16), nn.Linear(16, 10)
+    def forward(self, x):
+        x = self.base(x.flatten(1))
+        torch._assert(x.shape[1] == 16, "fixed")
+        return self.head(x)
+class Extra(Fixed):
+    def forward(self, x):
+        x = self.head(self.base(x.flatten(1)))
+        return (x, x) if self.training else x
+Out = namedtuple("Out", "logits aux")
+class Named(Fixed):
+    def forward(self, x):
+        x = self.head(self.base(x.flatten(1)))
+        return Out(x, x + 1)
+def fixed(input_shape, classes):
+    return Fixed()
+def extra(input_shape, classes):
+    return Extra()
+def named(input_shape, classes):
+    return Named()
 """
 
 
@@ -104,12 +129,32 @@ def test_an_own_model_needs_no_annotation(tmp_path: Path) -> None:
     assert [row["params"] for row in report["widths"]] == [9 * w + w + 2 * w + 36 * w * 10 + 10 for w in (8, 4)]
 
 
-def test_a_model_that_cannot_be_cut_ends_with_one_message(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "problem", "heads"),
+    [
+        ("odd", "algorithms with sub-models refuse this model: the model cannot be cut: '1': nothing is known", 1),
+        ("fixed", "algorithms with sub-models refuse this model: the model cannot be cut: a sub-model of half its", 1),
+        ("extra", "model.name = lab:extra: the model returns 2 outputs of shape (10), (10) in training, but 1", 0),
+    ],
+)
+def test_what_a_run_refuses_is_reported_with_the_heads(tmp_path: Path, name: str, problem: str, heads: int) -> None:
     (tmp_path / "lab.py").write_text(OWN)
-    done = shell(tmp_path, "lab:odd", "--input", "1x8x8")
-    assert done.returncode == 4
-    assert "'2': nothing is known about the channels of a FractionalMaxPool2d" in done.stderr
-    assert "Traceback" not in done.stderr
+    done = shell(tmp_path, f"lab:{name}", "--input", "1x8x8", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    (found,) = report["problems"]
+    assert found.startswith(problem)
+    assert [head["entries"] for head in report["heads"]] == [16 * 10 + 10] * heads
+    shown = shell(tmp_path, f"lab:{name}", "--input", "1x8x8").stdout
+    assert "Error: " in shown
+    assert shown.count("head_layers: 1 is ") == heads
+
+
+def test_a_named_tuple_of_outputs_is_pointed_out(tmp_path: Path) -> None:
+    (tmp_path / "lab.py").write_text(OWN)
+    report = json.loads(shell(tmp_path, "lab:named", "--input", "1x8x8", "--json").stdout)
+    assert report["problems"] == []
+    assert "a named tuple (logits, aux), of which the last output, aux, is trained" in report["warnings"][-1]
 
 
 def test_grouped_convolutions_show_their_channels(tmp_path: Path) -> None:
