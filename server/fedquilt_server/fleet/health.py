@@ -25,6 +25,7 @@ class BoardHealth:
     Attributes:
         board: its name.
         kind: its kind.
+        site: the site through whose broker it connects; empty without one.
         identity: state of its identity; empty for a board without one in this federation's folder.
         state: whether it has joined, and is connected.
         version: its version of fedquilt.
@@ -63,6 +64,7 @@ class BoardHealth:
     memory_own: int | None = None
     load: float | None = None
     interval: float = DEFAULT_INTERVAL
+    site: str = ""
 
     @property
     def problems(self) -> list[str]:
@@ -76,7 +78,10 @@ class BoardHealth:
 
 def known_boards(records: Mapping[str, BoardRecord]) -> dict[str, BoardHealth]:
     """Return the boards of a federation before the first message."""
-    return {name: BoardHealth(name, record.kind, identity_state(record)) for name, record in sorted(records.items())}
+    return {
+        name: BoardHealth(name, record.kind, identity_state(record), site=record.site)
+        for name, record in sorted(records.items())
+    }
 
 
 def update_board(
@@ -114,6 +119,7 @@ def _with_presence(board: BoardHealth, message: AgentPresence) -> BoardHealth:
         board,
         state="joined",
         kind=message.profile.kind,
+        site=message.site or "",
         version=message.version,
         clients=list(message.clients),
         memory_total=message.profile.memory,
