@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import queue
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.line import line
 from tests.support.peers import DELIVERED, NOT_AUTHORIZED, peer
 from tests.support.runs import FEDQUILT, PATIENCE
 from tests.support.sites import BrokerTree, broker_tree
@@ -18,7 +20,10 @@ from tests.support.warm import ForkedProgram
 
 from fedquilt_common import cli
 from fedquilt_common.experiment.experiment import dump_experiment
+from fedquilt_common.wire.broker_url import parse_broker_url
+from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.topics import Topics
+from fedquilt_common.wire.transport import Connected, Incoming, Will
 from fedquilt_server.provisioning.cli import coordinator_options
 from fedquilt_server.provisioning.federation import make_federation
 from fedquilt_server.tools.bench import bench_experiment
@@ -189,13 +194,42 @@ def test_a_model_crosses_a_line_once_however_many_boards_are_behind_it(tmp_path:
         author = stack.enter_context(peer(tree.federation.record.port, "x", certs=user(tree, "coordinator")))
         author.subscribe(TOPICS.site("hall"))
         author.wait(lambda: b"1" in author.payloads)
-        line = tree.lines["hall"]
-        up, down = line.up, line.down
+        used = tree.lines["hall"]
+        up, down = used.up, used.down
         author.publish(TOPICS.slot_chunk("slices/0", 0), bytes(size), retain=True)
         for board in boards:
             board.wait(lambda board=board: board.payloads == [bytes(size)])
-        assert size < line.down - down < 1.05 * size
-        assert line.up - up < 2_000  # acknowledgements: nothing comes back
+        assert size < used.down - down < 1.05 * size
+        assert used.up - up < 2_000  # acknowledgements: nothing comes back
+
+
+def test_the_will_of_a_board_crosses_the_line_even_if_the_line_was_cut(tmp_path: Path) -> None:
+    with broker_tree(tmp_path / "f", {"hall": ["a", "b"]}) as tree, contextlib.ExitStack() as stack:
+        central, near = ports(tree, "hall")
+        watch = stack.enter_context(peer(central, "w", certs=user(tree, "watch")))
+        watch.subscribe(TOPICS.presence("+"))
+        access = {name: stack.enter_context(line(near)) for name in ("a", "b")}
+        for name, made in access.items():
+            join_with_will(stack, tree, name, made.port)
+        watch.wait(lambda: watch.payloads.count(b"here") == 2)
+        with access["a"].cut():
+            watch.wait(lambda: (TOPICS.presence("a"), b"gone") in zip(watch.topics, watch.payloads, strict=True))
+            with tree.lines["hall"].cut(), access["b"].cut():
+                time.sleep(0.5)
+                assert watch.payloads.count(b"gone") == 1
+            watch.wait(lambda: (TOPICS.presence("b"), b"gone") in zip(watch.topics, watch.payloads, strict=True))
+
+
+def join_with_will(stack: contextlib.ExitStack, tree: BrokerTree, name: str, port: int) -> None:
+    """Connect a board with a will through its own line, and publish its presence."""
+    files = [str(tree.federation.board_folder(name) / file) for file in ("ca.crt", "tls.crt", "tls.key")]
+    address = parse_broker_url(f"mqtts://localhost:{port}").with_files(*files)
+    arrived: queue.SimpleQueue[Incoming] = queue.SimpleQueue()
+    board = MqttTransport(address, name, arrived.put, will=Will(TOPICS.presence(name), b"gone"), session_expiry=0)
+    stack.callback(board.close)
+    board.connect()
+    assert isinstance(arrived.get(timeout=PATIENCE), Connected)
+    board.publish(TOPICS.presence(name), b"here", retain=True)
 
 
 def test_the_central_broker_gives_a_bridge_the_rights_of_its_boards_only(tmp_path: Path) -> None:
