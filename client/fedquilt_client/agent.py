@@ -197,6 +197,7 @@ class Agent:
             profile=hardware.board_profile(settings.kind, settings.memory, private=settings.private),
             version=__version__,
             instance=self._instance,
+            site=settings.site,
         )
         self._transport.publish(self.topics.presence(settings.name), presence.encode(), retain=True)
 

@@ -65,6 +65,10 @@ def agent(
         str | None,
         typer.Option(help="Kind of board, for the status page and the algorithms.", show_default=_default("kind")),
     ] = None,
+    site: Annotated[
+        str | None,
+        typer.Option(help="Site through whose broker this agent connects, for the status page.", show_default="none"),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(help="Number of training processes at a time.", show_default=_default("workers"))
     ] = None,
@@ -235,6 +239,7 @@ def _agent_settings(config: AgentConfig) -> AgentSettings:
         state=config.state or default_state(config.id),
         federation=config.federation,
         kind=config.kind,
+        site=config.site,
         workers=config.workers,
         threads=config.threads,
         memory=int(config.memory) if config.memory else None,

@@ -31,6 +31,7 @@ class AgentSettings:
         own_data: file or ``package:factory`` with the samples that this board has for a client.
         idle: seconds after which a training process that has no task is ended.
         once: leave when the run has ended.
+        site: the site through whose broker it connects; None without one.
     """
 
     name: str
@@ -51,3 +52,4 @@ class AgentSettings:
     own_data: Mapping[int, str] = field(default_factory=dict)
     idle: float = IDLE_SECONDS
     once: bool = False
+    site: str | None = None

@@ -23,7 +23,7 @@ from fedquilt_common.wire.discovery import open_connection
 from fedquilt_common.wire.mosquitto_version import VERSION_TOPIC, can_reload, name_version, parse_version
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.tls import tls_context
-from fedquilt_common.wire.topics import COORDINATOR, HOME_ASSISTANT, WATCH, Topics
+from fedquilt_common.wire.topics import COORDINATOR, HOME_ASSISTANT, SITE_USER, WATCH, Topics
 from fedquilt_common.wire.transport import Connected, Disconnected, Incoming, MqttMessage
 
 SECONDS: Final = 10.0
@@ -259,9 +259,9 @@ def _check_acl(refused: bool, user: str | None, *, tls: bool) -> Check:
 
 
 def _check_own_topics(transport: MqttTransport, user: str | None, federation: str) -> list[Check]:
-    """Check that a board or the coordinator may write in this federation.
+    """Check that a board, a site's bridge or the coordinator may write in this federation.
 
-    The message is empty, so the coordinator ignores that of a board; that of the coordinator has no reader.
+    The message is empty, so the coordinator ignores it; that of the coordinator has no reader.
     """
     if user is None:
         advice = (
@@ -270,14 +270,22 @@ def _check_own_topics(transport: MqttTransport, user: str | None, federation: st
         return [Check("federation", "warn", "unknown: this Python cannot read the certificate's name", advice)]
     if not user:
         return []
-    topics = Topics(federation)
-    refused = _is_refused(transport, topics.inbox(PROBE) if user == COORDINATOR else topics.telemetry(user))
+    refused = _is_refused(transport, _own_topic(user, Topics(federation)))
     if refused is None:
         return [_report_silence("federation")]
     if not refused:
         return [Check("federation", "ok", f"{user} may write in the federation {federation!r}")]
     advice = _COORDINATORS_RIGHTS if user == COORDINATOR else _BOARDS_RIGHTS
     return [Check("federation", "fail", f"{user} may not write in the federation {federation!r}", advice)]
+
+
+def _own_topic(user: str, topics: Topics) -> str:
+    """Return a topic that a user may write, and whose readers ignore an empty message."""
+    if user == COORDINATOR:
+        return topics.inbox(PROBE)
+    if user.startswith(SITE_USER):
+        return topics.site(user.removeprefix(SITE_USER))
+    return topics.telemetry(user)
 
 
 def _check_issuer(cert: str, user: str, federation: str) -> list[Check]:

@@ -34,6 +34,7 @@ class AgentConfig(BaseModel):
     each: int | None = Field(None, ge=1, le=MAX_CLIENTS)
     federation: Name = "default"
     kind: Name = "generic"
+    site: Name | None = None
     workers: int = Field(1, ge=1, le=1024)
     threads: int = Field(1, ge=1, le=1024)
     memory: Size | None = None

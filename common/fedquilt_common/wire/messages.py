@@ -82,6 +82,7 @@ class AgentPresence(WireMessage):
         profile: its board.
         version: its version of fedquilt.
         instance: public name of its state folder; empty in earlier versions.
+        site: the site through whose broker it connects; null without one.
     """
 
     agent: Name
@@ -92,6 +93,7 @@ class AgentPresence(WireMessage):
     profile: ProfileMessage = Field(default_factory=ProfileMessage)
     version: Text = ""
     instance: Text = ""
+    site: Name | None = None
 
 
 class Telemetry(WireMessage):

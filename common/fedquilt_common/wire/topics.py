@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -16,6 +17,10 @@ AGENTS: Final = "agents/"
 """Level above the topics of each agent."""
 RESERVED: Final = (COORDINATOR, WATCH, HOME_ASSISTANT)
 """User names that the broker's ACL reserves; no agent may have one of them."""
+SITE_USER: Final = "site-"
+"""Prefix of the user name of a site's bridge; no agent's name may begin with it."""
+BRIDGE_UP, BRIDGE_DOWN = b"1", b"0"
+"""What a site's Mosquitto publishes about its bridge: it is connected to the central broker, or not."""
 _NUMBER_PATTERN: Final = "0|[1-9][0-9]{0,8}"
 """Only the form that ``str`` writes, so that no two topics mean the same."""
 _LEVEL: Final = re.compile("<([a-z]+)>")
@@ -33,7 +38,10 @@ TopicKind = Literal[
     "inbox",
     "requests",
     "data",
+    "sites",
 ]
+BridgeDirection = Literal["in", "out"]
+"""The direction in which a site's bridge forwards a topic: from the central broker, or to it."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +51,13 @@ class TopicRule:
     Attributes:
         suffix: the levels below the federation; a level in angle brackets varies.
         writer: who publishes. The other side reads; below ``agents/<agent>`` only this agent and the coordinator do.
+            Agents do not read what a bridge publishes.
         retained: whether the broker retains the last message.
         read_back: whether an agent that writes the topic may read it, too.
     """
 
     suffix: str
-    writer: Literal["coordinator", "agent"]
+    writer: Literal["coordinator", "agent", "bridge"]
     retained: bool
     read_back: bool = False
 
@@ -58,9 +67,16 @@ class TopicRule:
         return "<agent>" in self.suffix
 
     @property
-    def agent_access(self) -> Literal["read", "write", "readwrite"]:
+    def agent_access(self) -> Literal["read", "write", "readwrite", "none"]:
         """What the broker allows an agent to do with the row's topics; below ``agents/`` with its own only."""
-        return "read" if self.writer == "coordinator" else "readwrite" if self.read_back else "write"
+        if self.writer == "agent":
+            return "readwrite" if self.read_back else "write"
+        return "read" if self.writer == "coordinator" else "none"
+
+    @property
+    def site_direction(self) -> BridgeDirection:
+        """The only direction in which the row's topics cross the bridge of a site, so that no message can circle."""
+        return "in" if self.writer == "coordinator" else "out"
 
     @property
     def per_slot(self) -> bool:
@@ -86,6 +102,7 @@ TOPIC_RULES: Final[dict[TopicKind, TopicRule]] = {
     "inbox": TopicRule("agents/<agent>/inbox", "coordinator", False),
     "requests": TopicRule("agents/<agent>/requests", "agent", False),
     "data": TopicRule("agents/<agent>/data", "coordinator", False),
+    "sites": TopicRule("sites/<site>", "bridge", True),
 }
 
 
@@ -113,6 +130,7 @@ class Address:
 
     kind: TopicKind
     agent: str = ""
+    site: str = ""
     client: int = -1
     round: int = -1
     exchange: int = -1
@@ -192,6 +210,19 @@ class Topics:
         """Topic of one chunk of a client's reply."""
         return self._topic("replies", agent=agent, client=client, round=round, exchange=exchange, chunk=chunk)
 
+    def site(self, site: str) -> str:
+        """Topic of the state of a site's bridge: ``1`` while it is connected to the central broker, else ``0``."""
+        return self._topic("sites", site=site)
+
+    def site_filters(self, boards: Iterable[str]) -> list[tuple[BridgeDirection, str]]:
+        """Filters for all that crosses the bridge of a site with these boards, each with its direction."""
+        names, rules = sorted(boards), [rule for rule in TOPIC_RULES.values() if rule.writer != "bridge"]
+        return [
+            (rule.site_direction, self._below(rule.filter(board)))
+            for rule in rules
+            for board in (names if rule.per_agent else [""])
+        ]
+
     def coordinator_filters(self, agent: str = "+") -> list[str]:
         """Filters for all that ``agent`` writes (default: all agents), which the coordinator subscribes to."""
         return [self._below(rule.filter(agent)) for rule in TOPIC_RULES.values() if rule.writer == "agent"]
@@ -229,7 +260,7 @@ class Topics:
 
 def _pattern(rule: TopicRule) -> re.Pattern[str]:
     def group(level: re.Match[str]) -> str:
-        return f"(?P<{level[1]}>{NAME_PATTERN if level[1] == 'agent' else _NUMBER_PATTERN})"
+        return f"(?P<{level[1]}>{NAME_PATTERN if level[1] in ('agent', 'site') else _NUMBER_PATTERN})"
 
     return re.compile(_LEVEL.sub(group, rule.suffix.replace(".", r"\.")))
 
@@ -241,6 +272,6 @@ def _parse_levels(levels: str) -> Address | None:
     for kind, pattern in _PATTERNS.items():
         if match := pattern.fullmatch(levels):
             found = match.groupdict()
-            agent = found.pop("agent", "")
-            return Address(kind, agent, **{level: int(number) for level, number in found.items()})
+            agent, site = found.pop("agent", ""), found.pop("site", "")
+            return Address(kind, agent, site, **{level: int(number) for level, number in found.items()})
     return None

@@ -7,7 +7,7 @@ from typing import Final
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.wire.messages import AgentPresence, FailedMessage, NoticeMessage, Telemetry
 from fedquilt_common.wire.parsing import parse, parse_telemetry
-from fedquilt_common.wire.topics import Address
+from fedquilt_common.wire.topics import BRIDGE_DOWN, BRIDGE_UP, Address
 from fedquilt_common.wire.transport import MqttMessage
 from fedquilt_server.coordinator.claims import Claims
 from fedquilt_server.coordinator.rate_limit import RateLimit
@@ -16,6 +16,7 @@ from fedquilt_server.history.history import History
 from fedquilt_server.round.machine import Machine
 from fedquilt_server.runs import clock
 from fedquilt_server.status.agent_list import AgentList
+from fedquilt_server.status.problems import count_boards
 from fedquilt_server.status.run_event import EventKind
 from fedquilt_server.status.snapshot import CLIENT_DECLINES, CLIENT_FAILED, StatusStore
 
@@ -61,6 +62,8 @@ class AgentMessages:
         """
         if address.kind == "telemetry":
             self._take_telemetry(address, message)
+        elif address.kind == "sites":
+            self._take_site(address.site, message)
         elif address.kind == "presence":
             presence = parse(AgentPresence, message.payload, message.topic)
             _check_sender(address, presence.agent)
@@ -72,6 +75,19 @@ class AgentMessages:
             self._claims.take(presence, retained=message.retained)
             self._agents.update_online(presence.agent, online=presence.agent in self._machine.agents)
         self._status.update(boards=self._agents.boards())
+
+    def _take_site(self, site: str, message: MqttMessage) -> None:
+        """Note whether a site's bridge is connected, and write down when that changes."""
+        if message.payload not in (BRIDGE_UP, BRIDGE_DOWN):
+            raise PayloadError(f"the bridge of the site {site} published {message.payload[:20]!r}, not 0 or 1")
+        connected = message.payload == BRIDGE_UP
+        if not self._agents.update_site(site, connected=connected):
+            return
+        behind = count_boards(self._agents.behind(site))
+        if connected:
+            self._history.add("back", clock.now(), f"Site {site} is connected again ({behind} behind it)")
+        else:
+            self._history.add("site cut off", clock.now(), f"Site {site} is cut off ({behind} behind it)")
 
     def _take_telemetry(self, address: Address, message: MqttMessage) -> None:
         telemetry = parse_telemetry(message.payload, message.topic)

@@ -27,7 +27,7 @@ class Subscriptions:
         """Subscribe again after a connection, and cancel what the session still has of earlier subscriptions."""
         with self._lock:
             wide, named = self._topics.coordinator_filters(), self._of(self._known - self._muted)
-            self._transport.subscribe(named if self._muted else wide)
+            self._transport.subscribe([*self._topics.filters("sites"), *(named if self._muted else wide)])
             self._transport.unsubscribe([*wide, *self._of(self._muted)] if self._muted else named)
 
     def inherit(self, agents: Iterable[str]) -> None:

@@ -25,6 +25,7 @@ class BoardHealth:
     Attributes:
         board: its name.
         kind: its kind.
+        site: the site through whose broker it connects; empty without one.
         identity: state of its identity; empty for a board without one in this federation's folder.
         state: whether it has joined, and is connected.
         version: its version of fedquilt.
@@ -42,6 +43,7 @@ class BoardHealth:
         memory_own: bytes that the agent and its training processes hold.
         load: processes that run or wait for a processor, as an average over one minute.
         interval: seconds until its next message at the latest.
+        is_cut_off: whether its site is cut off.
     """
 
     board: str
@@ -63,11 +65,14 @@ class BoardHealth:
     memory_own: int | None = None
     load: float | None = None
     interval: float = DEFAULT_INTERVAL
+    site: str = ""
+    is_cut_off: bool = False
 
     @property
     def problems(self) -> list[str]:
-        """What the board's firmware reports about its voltage and temperature."""
-        return describe_throttling(self.throttled or 0)
+        """That its site is cut off, and what the board's firmware reports about its voltage and temperature."""
+        cut_off = [f"its site {self.site} is cut off"] if self.is_cut_off else []
+        return [*cut_off, *describe_throttling(self.throttled or 0)]
 
     def as_row(self) -> dict[str, Any]:
         """Return the board as plain data, with ``problems`` in words."""
@@ -76,7 +81,10 @@ class BoardHealth:
 
 def known_boards(records: Mapping[str, BoardRecord]) -> dict[str, BoardHealth]:
     """Return the boards of a federation before the first message."""
-    return {name: BoardHealth(name, record.kind, identity_state(record)) for name, record in sorted(records.items())}
+    return {
+        name: BoardHealth(name, record.kind, identity_state(record), site=record.site)
+        for name, record in sorted(records.items())
+    }
 
 
 def update_board(
@@ -109,11 +117,19 @@ def update_board(
     return None
 
 
+def mark_site(boards: Mapping[str, BoardHealth], site: str, is_cut_off: bool) -> dict[str, BoardHealth]:
+    """Return all boards, those behind a site with whether it is cut off."""
+    return {
+        name: replace(board, is_cut_off=is_cut_off) if board.site == site else board for name, board in boards.items()
+    }
+
+
 def _with_presence(board: BoardHealth, message: AgentPresence) -> BoardHealth:
     return replace(
         board,
         state="joined",
         kind=message.profile.kind,
+        site=message.site or "",
         version=message.version,
         clients=list(message.clients),
         memory_total=message.profile.memory,
@@ -138,5 +154,6 @@ def _with_telemetry(board: BoardHealth, message: Telemetry) -> BoardHealth:
 
 
 def silent_boards(boards: Iterable[BoardHealth]) -> list[str]:
-    """Return the boards that are connected and have not reported their health."""
-    return sorted(board.board for board in boards if board.state == "joined" and not board.reported)
+    """Return the boards that are connected and have not reported their health, without those whose site is cut off."""
+    waited = (board for board in boards if board.state == "joined" and not board.is_cut_off)
+    return sorted(board.board for board in waited if not board.reported)

@@ -13,9 +13,9 @@ from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
 from fedquilt_common.wire.client_id import agent_client_id
 from fedquilt_common.wire.mosquitto_version import VERSION_TOPIC
 from fedquilt_common.wire.mqtt import MqttTransport
-from fedquilt_common.wire.topics import WATCH, TopicKind, Topics
+from fedquilt_common.wire.topics import BRIDGE_DOWN, WATCH, TopicKind, Topics
 from fedquilt_common.wire.transport import Connected, Crashed, Disconnected, Incoming, MqttMessage
-from fedquilt_server.fleet.health import BoardHealth, known_boards, update_board
+from fedquilt_server.fleet.health import BoardHealth, known_boards, mark_site, update_board
 from fedquilt_server.provisioning.federation import Federation
 
 log = logging.getLogger(__name__)
@@ -109,7 +109,8 @@ class FleetListener:
         record = federation.record
         self.boards: dict[str, BoardHealth] = known_boards(record.boards)
         self._topics = Topics(record.name)
-        self._listener = TopicListener(user_address(federation, WATCH, url), self._topics, "presence", "telemetry")
+        address = user_address(federation, WATCH, url)
+        self._listener = TopicListener(address, self._topics, "presence", "telemetry", "sites")
 
     def __enter__(self) -> FleetListener:
         self._listener.__enter__()
@@ -129,7 +130,7 @@ class FleetListener:
         return self._listener.complete
 
     def take(self, timeout: float, now: float) -> BoardHealth | None:
-        """Wait for one message and return the board that it changes; None if it changes none.
+        """Wait for one message and return the board that it changes; None if it changes none, or those of a site.
 
         Args:
             timeout: seconds to wait at most.
@@ -142,6 +143,9 @@ class FleetListener:
         if message is None:
             return None
         try:
+            if site := self._topics.parse(message.topic).site:
+                self.boards = mark_site(self.boards, site, message.payload == BRIDGE_DOWN)
+                return None
             changed = update_board(
                 self.boards, self._topics, message.topic, message.payload, retained=message.retained, now=now
             )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from fedquilt_common.wire.mosquitto_version import VERSION_TOPIC
-from fedquilt_common.wire.topics import COORDINATOR, HOME_ASSISTANT, ROOT, TOPIC_RULES, WATCH
+from fedquilt_common.wire.topics import COORDINATOR, HOME_ASSISTANT, ROOT, SITE_USER, TOPIC_RULES, WATCH, Topics
 
 _HEAD: Final = """\
 # Access rules, written by fedquilt: the topics that each user can read and write. Everything else is refused, also to
@@ -32,7 +32,23 @@ topic readwrite homeassistant/#
 """
 
 
-def make_acl(federation: str, boards: Iterable[str]) -> str:
+_SITE_HEAD: Final = """\
+# Access rules of a site's broker, written by fedquilt: the topics that each user can read and write. Everything else is
+# refused. The bridge to the central broker is no user: the file mosquitto.conf lists the topics that it forwards.
+
+# `{watch}` is for dashboards and `fedquilt boards`: it reads every topic of the federation and writes none.
+user {watch}
+topic read {root}/#
+topic read {version}
+
+# Each board has the rights that it has at the central broker.
+"""
+_BRIDGES: Final = """\
+# The bridge of each site has the rights of the boards behind it together. It also writes whether it is connected.
+"""
+
+
+def make_acl(federation: str, boards: Iterable[str], sites: Mapping[str, Iterable[str]] | None = None) -> str:
     """Return the ACL file of a federation.
 
     There are no rules for all users (``pattern``): a board that is missing here has no rights, not even on an open
@@ -41,14 +57,40 @@ def make_acl(federation: str, boards: Iterable[str]) -> str:
     Args:
         federation: its name.
         boards: names of the boards that are not revoked.
+        sites: the boards behind each site, of those that are not revoked.
     """
     root = f"{ROOT}/{federation}"
     head = _HEAD.format(coordinator=COORDINATOR, watch=WATCH, home=HOME_ASSISTANT, root=root, version=VERSION_TOPIC)
-    return head + "".join("\n".join(_board_rules(root, board)) + "\n" for board in sorted(boards))
+    return head + _all_board_rules(root, boards) + (_all_bridge_rules(federation, sites) if sites else "")
+
+
+def make_site_acl(federation: str, boards: Iterable[str]) -> str:
+    """Return the ACL file of a site's broker, with the rights of ``watch`` and of the site's boards."""
+    root = f"{ROOT}/{federation}"
+    return _SITE_HEAD.format(watch=WATCH, root=root, version=VERSION_TOPIC) + _all_board_rules(root, boards)
+
+
+def _all_bridge_rules(federation: str, sites: Mapping[str, Iterable[str]]) -> str:
+    rules = [rule for site, boards in sorted(sites.items()) for rule in _bridge_rules(federation, site, boards)]
+    return _BRIDGES + "\n".join([*rules, ""])
+
+
+def _bridge_rules(federation: str, site: str, boards: Iterable[str]) -> Iterator[str]:
+    """Yield the rights of a site's bridge: it reads what it carries to the site, and writes what it carries from it."""
+    topics = Topics(federation)
+    yield f"user {SITE_USER}{site}"
+    yield f"topic write {topics.site(site)}"
+    for direction, name in topics.site_filters(boards):
+        yield f"topic {'read' if direction == 'in' else 'write'} {name}"
+    yield ""
+
+
+def _all_board_rules(root: str, boards: Iterable[str]) -> str:
+    return "".join("\n".join(_board_rules(root, board)) + "\n" for board in sorted(boards))
 
 
 def _board_rules(root: str, board: str) -> Iterator[str]:
     yield f"user {board}"
-    for rule in TOPIC_RULES.values():
+    for rule in (rule for rule in TOPIC_RULES.values() if rule.agent_access != "none"):
         yield f"topic {rule.agent_access} {root}/{rule.filter(board)}"
     yield ""

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from fedquilt_common.errors import ExperimentError, FederationError, ProtocolError
 from fedquilt_common.experiment.agent_config import AgentConfig, parse_clients
-from fedquilt_common.wire.topics import RESERVED, check_name
+from fedquilt_common.wire.topics import RESERVED, SITE_USER, check_name
 from fedquilt_server.provisioning.kinds import check_kind, kind_of
 from fedquilt_server.provisioning.names import GROUPS, check_host, check_user, hostname_of
 from fedquilt_server.provisioning.record import BoardRecord, FederationRecord
@@ -79,6 +79,8 @@ def check_new_name(record: FederationRecord, name: str) -> None:
     check_level(name, "board")
     if name.lower() in (*RESERVED, *GROUPS):
         raise FederationError(f"{name!r} is a reserved name of the broker or of Ansible: choose another name")
+    if name.startswith(SITE_USER):
+        raise FederationError(f"{name!r}: names that begin with {SITE_USER!r} are those of sites: choose another name")
     if not hostname_of(name):
         raise FederationError(f"{name!r}: has no characters for a host name; choose a name with letters or digits")
     alike = [other for other in record.boards if other != name and hostname_of(other) == hostname_of(name)]
@@ -148,14 +150,22 @@ def make_config(record: FederationRecord, request: BoardRequest, settings: dict[
     Args:
         record: the federation.
         request: a complete request.
-        settings: further keys of ``agent.yaml``.
+        settings: further keys of ``agent.yaml``; with ``site``, the board connects to the broker of this site.
 
     Raises:
         ExperimentError: the configuration is not valid.
+        FederationError: there is no such site.
     """
+    site = settings.get("site") or None
+    if site is not None and site not in record.sites:
+        names = ", ".join(sorted(record.sites)) or "none yet"
+        raise FederationError(
+            f"there is no site {site!r} (sites: {names}): create it with `fedquilt federation broker --site {site}`"
+        )
     values = {
-        "broker": record.url, "id": request.name, "clients": request.clients, "federation": record.name,
-        "kind": request.kind, "ca": "ca.crt", "cert": "tls.crt", "key": "tls.key", **settings,
+        "broker": record.url if site is None else record.sites[site].url, "id": request.name,
+        "clients": request.clients, "federation": record.name, "kind": request.kind, "ca": "ca.crt", "cert": "tls.crt",
+        "key": "tls.key", **settings, "site": site,
     }  # fmt: skip
     try:
         return AgentConfig.model_validate(values)

@@ -9,19 +9,32 @@ from typing import Final
 
 SYSTEM_FOLDER: Final = "/etc/mosquitto/fedquilt"
 CONFIG: Final = "mosquitto.conf"
-_FILES: Final = ("cafile", "certfile", "keyfile", "crlfile", "acl_file")
+_FILES: Final = (
+    "cafile", "certfile", "keyfile", "crlfile", "acl_file", "bridge_cafile", "bridge_certfile", "bridge_keyfile",
+)  # fmt: skip
 
 
-def system_config(port: int) -> str:
-    """Return the configuration of a Mosquitto that the system runs, with its files in ``SYSTEM_FOLDER``."""
-    return _template("mosquitto-tls.conf").replace("listener 8883", f"listener {port}")
+def system_config(port: int, bridge: str = "") -> str:
+    """Return the configuration of a Mosquitto that the system runs, with its files in ``SYSTEM_FOLDER``.
+
+    Args:
+        port: where it listens.
+        bridge: the section of a site's bridge; empty for the central broker.
+    """
+    return _template("mosquitto-tls.conf").replace("listener 8883", f"listener {port}") + bridge
 
 
-def local_config(folder: Path, port: int) -> str:
-    """Return the configuration for ``fedquilt federation broker``, with all files in ``folder``."""
+def local_config(folder: Path, port: int, bridge: str = "") -> str:
+    """Return the configuration of a Mosquitto that a user runs, with all files in ``folder``.
+
+    Args:
+        folder: the folder of the broker's files.
+        port: where it listens.
+        bridge: the section of a site's bridge; empty for the central broker.
+    """
     additions = [
         "",
-        "# `fedquilt federation broker` runs the broker with this file.",
+        "# Run the broker with this file on this machine: `fedquilt federation broker` does, or mosquitto -c.",
         "persistence true",
         f"persistence_location {folder}/",
         "log_dest stderr",
@@ -32,7 +45,8 @@ def local_config(folder: Path, port: int) -> str:
         "# Keep the user: if root starts Mosquitto, it would change to a user who cannot read the keys.",
         f"user {getpass.getuser()}",
     ]
-    return _relocate(system_config(port), folder) + "\n".join(additions) + "\n"
+    config = _relocate(system_config(port), folder) + "\n".join(additions) + "\n"
+    return config + _relocate(bridge, folder)
 
 
 def required_files(folder: Path) -> list[Path]:

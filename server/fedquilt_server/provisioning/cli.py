@@ -28,6 +28,7 @@ from fedquilt_server.provisioning.names import broker_name
 from fedquilt_server.provisioning.owners import INVENTORY
 from fedquilt_server.provisioning.record import BoardRecord, FederationRecord
 from fedquilt_server.provisioning.renewal import boards_elsewhere, certificate_ends
+from fedquilt_server.provisioning.site_steps import note_sites, print_site
 from fedquilt_server.simulate.mosquitto import find_mosquitto
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -147,12 +148,33 @@ def broker(
     announce: Annotated[
         bool, typer.Option("--announce", help="Announce the broker with mDNS, as `federation announce` does.")
     ] = False,
+    site: Annotated[
+        str, typer.Option(help="Write the files of this site's broker, which bridges to this one. Runs no broker.")
+    ] = "",
+    broker: Annotated[
+        list[str] | None,
+        typer.Option(help="With --site: name or address of the site's broker; repeatable. Its boards use the first."),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="With --site: the port of the site's broker; default: 8883.")
+    ] = None,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="With --site: replace the certificates of a site that has them.")
+    ] = False,
 ) -> None:
     """Run the federation's broker in the foreground, with TLS and ACL. Press Ctrl-C to stop it.
 
     SIGHUP restarts it. `renew` restarts it too; `provision` and `revoke` do so if its version cannot reload its files.
+    With --site, the command writes the files of another broker instead, to run at the site.
     """
     federation = Federation(folder)
+    if site:
+        federation.add_site(site, broker or (), port, renew=renew)
+        print_site(federation, site, _folder_option(folder))
+        typer.echo(f"{federation.reload()}.")
+        return
+    if broker or port or renew:
+        raise typer.BadParameter("--broker, --port and --renew describe the broker of a site: name it with --site")
     running = find_running_broker(federation.broker_folder)
     if running is not None:
         raise FolderInUseError(f"the broker of {folder} is already running: {running.process}")
@@ -199,6 +221,9 @@ def provision(
     clients: Annotated[str, typer.Option(help="Clients to host, such as 0-3; default: the next free number.")] = "",
     host: Annotated[str, typer.Option(help="Host name or address for Ansible; default: BOARD.local.")] = "",
     user: Annotated[str, typer.Option(help="User for Ansible; default: the usual one for the kind.")] = "",
+    site: Annotated[
+        str | None, typer.Option(help="Site through whose broker the board connects; default: the central broker.")
+    ] = None,
     days: Days = DAYS,
     workers: Annotated[
         int | None, typer.Option(min=1, max=1024, help="Number of training processes that run at the same time.")
@@ -232,7 +257,7 @@ def provision(
     federation = Federation(folder)
     options = {
         "workers": workers, "threads": threads, "profile": profile, "budget": budget, "power_command": power_command,
-        "power_topic": power_topic, "max_epsilon": max_epsilon,
+        "power_topic": power_topic, "max_epsilon": max_epsilon, "site": site,
     }  # fmt: skip
     settings = {key: value for key, value in options.items() if value is not None}
     if from_ is not None:
@@ -260,6 +285,7 @@ def provision(
         _print_board(name, record, federation.board_folder(name))
     _print_next(folder, made)
     typer.echo(f"{'The old certificate is withdrawn. ' if renew else ''}{reloaded}.")
+    note_sites(federation, made)
 
 
 def _check_boards(federation: Federation, boards: list[str], kind: str, clients: str, host: str) -> None:
@@ -304,6 +330,7 @@ def _provision_list(federation: Federation, path: Path, days: int, settings: dic
     if done.added:
         where = _folder_option(federation.folder)
         typer.echo(f"{done.reloaded}. To prepare all cards, run `fedquilt flash IMAGE --all --out cards{where}`.")
+        note_sites(federation, done.added)
 
 
 def _print_board(name: str, record: BoardRecord, folder: Path) -> None:
@@ -342,6 +369,7 @@ def revoke(
         return
     typer.echo(f"{board} is revoked: its certificate and its access rights are withdrawn. {reloaded}.")
     typer.echo(f"A coordinator that reads {federation.folder / INVENTORY} frees its clients.")
+    note_sites(federation, [board])
 
 
 def run(arguments: list[str]) -> None:

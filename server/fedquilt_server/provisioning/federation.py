@@ -4,6 +4,7 @@ federation.yaml        the record; all files below follow from it
 inventory.yml          for Ansible
 authority/             ca.crt and ca.key: back them up, and keep ca.key secret
 broker/                the files of Mosquitto
+sites/SITE/            the files of a site's Mosquitto, with the identity of its bridge
 coordinator/, watch/, homeassistant/
                        ca.crt, tls.crt, tls.key of the workstation's own users
 boards/BOARD/          ca.crt, tls.crt, tls.key and agent.yaml of a board; its wifi.yaml if a list of boards named one
@@ -23,8 +24,8 @@ from fedquilt_common.experiment.agent_config import AgentConfig
 from fedquilt_common.files.durable import create_private, sync, write_durably
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.files.yaml_text import dump_yaml, load_yaml, read_text
-from fedquilt_common.wire.topics import RESERVED
-from fedquilt_server.provisioning.acl import make_acl
+from fedquilt_common.wire.topics import RESERVED, SITE_USER
+from fedquilt_server.provisioning.acl import make_acl, make_site_acl
 from fedquilt_server.provisioning.authority import Identity, expiry, issue_certificate, load_identity, make_authority
 from fedquilt_server.provisioning.authority import revocation_list as signed_list
 from fedquilt_server.provisioning.board_plan import (
@@ -44,13 +45,16 @@ from fedquilt_server.provisioning.record import (
     BoardRecord,
     FederationRecord,
     RevokedCertificate,
+    SiteRecord,
     read_record,
     write_record,
 )
+from fedquilt_server.provisioning.site_bridge import BRIDGE, bridge_section
+from fedquilt_server.provisioning.site_plan import plan_site
 
 DAYS: Final = 5 * 365
 """Default validity of a certificate in days."""
-AUTHORITY, BROKER, BOARDS = "authority", "broker", "boards"
+AUTHORITY, BROKER, BOARDS, SITES = "authority", "broker", "boards", "sites"
 LONGEST_NAME: Final = 48
 LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 """Further names of the broker, for the coordinator on the same machine."""
@@ -77,6 +81,10 @@ class Federation:
     def broker_folder(self) -> Path:
         """The folder of the broker's files, as an absolute path."""
         return self.folder.absolute() / BROKER
+
+    def site_folder(self, site: str) -> Path:
+        """Return the folder with the files of a site's broker, as an absolute path."""
+        return self.folder.absolute() / SITES / site
 
     def board_folder(self, board: str) -> Path:
         """Return the folder with the identity of a board."""
@@ -122,7 +130,8 @@ class Federation:
             identity = issue_certificate(self._authority(), name, _expiry_after(days))
             board = BoardRecord(
                 kind=planned.kind, clients=planned.clients, host=planned.host, user=planned.user,
-                serial=f"{identity.certificate.serial_number:x}", until=expiry(identity.certificate),
+                site=config.site or "", serial=f"{identity.certificate.serial_number:x}",
+                until=expiry(identity.certificate),
             )  # fmt: skip
             self._write_bundle(self.board_folder(name), identity, config)
             replaced = [_revocation(before, name)] if before is not None and before.revoked is None else []
@@ -132,6 +141,41 @@ class Federation:
                 })
             )  # fmt: skip
         return board
+
+    def add_site(
+        self, name: str, hosts: Sequence[str] = (), port: int | None = None, days: int = DAYS, renew: bool = False
+    ) -> SiteRecord:
+        """Write the files of a site's broker. A site that exists keeps its certificates, unless its hosts change.
+
+        Args:
+            name: name of the site.
+            hosts: names and addresses of the site's broker; empty keeps those that it had.
+            port: the broker's port; None keeps the one that it had, or is 8883.
+            days: validity of new certificates.
+            renew: replace the certificates of the broker and of its bridge; that of the bridge is withdrawn.
+
+        Raises:
+            FederationError: the name or a host cannot be used, or a new site has no host.
+        """
+        with self._locked_record() as record:
+            before = record.sites.get(name)
+            planned = plan_site(record, name, hosts, port)
+            folder, authority, until = self.site_folder(name), self._authority(), _expiry_after(days)
+            if renew or before is None or before.hosts != planned.hosts:
+                identity = issue_certificate(authority, planned.hosts[0], until, (*planned.hosts, *LOCAL))
+                self._write_identity(folder, identity, "broker")
+            if renew or before is None:
+                identity = issue_certificate(authority, f"{SITE_USER}{name}", until)
+                self._write_identity(folder, identity, BRIDGE)
+                serial = f"{identity.certificate.serial_number:x}"
+                planned = planned.model_copy(update={"serial": serial, "until": expiry(identity.certificate)})
+            replaced = [] if before is None or not renew else [_withdraw(before.serial, f"{SITE_USER}{name}")]
+            self._write_files(
+                record.model_copy(update={
+                    "sites": {**record.sites, name: planned}, "withdrawn": (*record.withdrawn, *replaced),
+                })
+            )  # fmt: skip
+        return planned
 
     def wifi_file(self, board: str) -> Path:
         """Return the file with a board's wireless network; it exists only if the board has one."""
@@ -239,10 +283,23 @@ class Federation:
         """Write all files that follow from the record, and the record itself last."""
         boards = [name for name, board in record.boards.items() if board.revoked is None]
         serials = {int(entry.serial, 16): entry.at for entry in record.withdrawn}
-        write_durably(self.broker_folder / "revoked.crl", signed_list(self._authority(), serials, _now()))
-        _write_private(self.broker_folder / "acl", make_acl(record.name, boards))
+        revoked = signed_list(self._authority(), serials, _now())
+        behind = {site: record.boards_behind(site) for site in record.sites}
+        write_durably(self.broker_folder / "revoked.crl", revoked)
+        _write_private(self.broker_folder / "acl", make_acl(record.name, boards, behind))
+        for site, names in behind.items():
+            self._write_site(record, site, names, revoked)
         write_durably(self.folder / "inventory.yml", inventory(record))
         write_record(self.folder, record)
+
+    def _write_site(self, record: FederationRecord, site: str, boards: Sequence[str], revoked: str) -> None:
+        """Write the files of a site's broker that follow from the record."""
+        folder, port = self.site_folder(site), record.sites[site].port
+        bridge = bridge_section(record, site, boards)
+        write_durably(folder / "revoked.crl", revoked)
+        _write_private(folder / "acl", make_site_acl(record.name, boards))
+        write_durably(folder / CONFIG, local_config(folder, port, bridge))
+        write_durably(folder / "mosquitto-tls.conf", system_config(port, bridge))
 
     def _write_bundle(self, folder: Path, identity: Identity, config: AgentConfig) -> None:
         self._write_identity(folder, identity, "tls")
@@ -304,7 +361,11 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def _revocation(board: BoardRecord, name: str) -> RevokedCertificate:
-    return RevokedCertificate(serial=board.serial, board=name, at=_now())
+    return _withdraw(board.serial, name)
+
+
+def _withdraw(serial: str, user: str) -> RevokedCertificate:
+    return RevokedCertificate(serial=serial, board=user, at=_now())
 
 
 def _expiry_after(days: int) -> datetime:

@@ -34,6 +34,7 @@ class BoardRecord(RecordModel):
         clients: the clients that it hosts, such as 0-3.
         host: its address for Ansible.
         user: the user with whom Ansible logs in.
+        site: the site through whose broker it connects; empty for the central broker.
         serial: serial number of its certificate, in hexadecimal.
         until: end of the certificate's validity.
         revoked: when it was revoked; None if it was not.
@@ -43,13 +44,37 @@ class BoardRecord(RecordModel):
     clients: str
     host: str
     user: str = ""
+    site: str = ""
     serial: str
     until: datetime
     revoked: datetime | None = None
 
 
+class SiteRecord(RecordModel):
+    """A site: its own broker, with a bridge to the central one.
+
+    Args:
+        hosts: names and addresses of its broker; the boards behind it use the first one.
+        port: its broker's port.
+        connection: random name of the bridge's connection; nobody who does not hold it can end the connection.
+        serial: serial number of the bridge's certificate, in hexadecimal.
+        until: end of the certificate's validity.
+    """
+
+    hosts: tuple[str, ...] = Field(min_length=1)
+    port: int = Field(8883, ge=1, le=65535)
+    connection: str
+    serial: str
+    until: datetime
+
+    @property
+    def url(self) -> str:
+        """The URL of the site's broker for its boards."""
+        return _broker_url(self.hosts[0], self.port)
+
+
 class RevokedCertificate(RecordModel):
-    """A certificate that was revoked, or replaced by a new one."""
+    """A certificate that was revoked, or replaced by a new one; ``board`` is its user."""
 
     serial: str
     board: str
@@ -65,6 +90,7 @@ class FederationRecord(RecordModel):
         port: the broker's port.
         reload: command that makes the broker use its new files; needed if the broker does not run from this folder.
         boards: the boards by name.
+        sites: the sites by name.
         withdrawn: the certificates that were revoked or replaced.
     """
 
@@ -73,13 +99,25 @@ class FederationRecord(RecordModel):
     port: int = Field(8883, ge=1, le=65535)
     reload: str = ""
     boards: dict[Name, BoardRecord] = Field(default_factory=dict)
+    sites: dict[Name, SiteRecord] = Field(default_factory=dict)
     withdrawn: tuple[RevokedCertificate, ...] = ()
 
     @property
     def url(self) -> str:
         """The broker's URL for the boards."""
-        host = self.hosts[0]
-        return f"mqtts://{f'[{host}]' if ':' in host else host}:{self.port}"
+        return _broker_url(self.hosts[0], self.port)
+
+    def url_of(self, board: BoardRecord) -> str:
+        """Return the URL of the broker through which a board connects: the central one, or that of its site."""
+        return self.sites[board.site].url if board.site in self.sites else self.url
+
+    def boards_behind(self, site: str) -> list[str]:
+        """List the boards behind a site that are not revoked."""
+        return sorted(name for name, board in self.boards.items() if board.site == site and board.revoked is None)
+
+
+def _broker_url(host: str, port: int) -> str:
+    return f"mqtts://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def read_record(folder: Path) -> FederationRecord:

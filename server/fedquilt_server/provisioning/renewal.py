@@ -59,7 +59,7 @@ def boards_elsewhere(federation: Federation) -> list[str]:
     return sorted(
         name
         for name, board in record.boards.items()
-        if board.revoked is None and _address_of(federation, name) not in (None, record.url)
+        if board.revoked is None and _address_of(federation, name) not in (None, record.url_of(board))
     )
 
 

@@ -47,6 +47,7 @@ class AgentList:
     def __init__(self) -> None:
         self._agents: dict[str, BoardStatus] = {}
         self._energy: dict[str, _Energy] = {}
+        self._cut_off: set[str] = set()
 
     def boards(self) -> list[BoardStatus]:
         """List the agents in the order of their names."""
@@ -55,6 +56,16 @@ class AgentList:
     def find(self, agent: str) -> BoardStatus | None:
         """Return one agent; None if it is unknown."""
         return self._agents.get(agent)
+
+    def behind(self, site: str) -> int:
+        """Return the number of agents that connect through a site."""
+        return sum(board.site == site for board in self._agents.values())
+
+    def update_site(self, site: str, *, connected: bool) -> bool:
+        """Note whether a site's bridge is connected; returns whether that has changed."""
+        changed = connected == (site in self._cut_off)
+        self._cut_off = self._cut_off - {site} if connected else self._cut_off | {site}
+        return changed
 
     def restore(self, name: str, agent: KnownAgent, now: float) -> None:
         """Show an agent of the journal until it publishes its presence again."""
@@ -75,7 +86,7 @@ class AgentList:
         """Show an agent that is online with the content of its presence; its readings stay."""
         self._make_room(message.agent)
         profile = Profile(**message.profile.model_dump())
-        fresh = _board_status(message.agent, message.clients, message.workers, profile, now)
+        fresh = _board_status(message.agent, message.clients, message.workers, profile, now, message.site or "")
         if (before := self._agents.get(message.agent)) is not None:
             kept = before.model_dump(include=_KEPT_ON_PRESENCE)
             fresh = fresh.model_copy(update=kept if before.health != "never seen" else {})
@@ -154,7 +165,7 @@ class AgentList:
         for name, board in list(self._agents.items()):
             if board.health == "never seen":
                 continue
-            fact = facts.get(name, BoardFacts())
+            fact = facts.get(name, BoardFacts())._replace(is_cut_off=board.site in self._cut_off)
             counted = board.model_copy(update=fact.counts())
             health, reason = judge_health(counted, fact, now)
             since = now if health != board.health else board.since
@@ -176,10 +187,13 @@ _KEPT_ON_PRESENCE: Final = {
 }  # fmt: skip
 
 
-def _board_status(name: str, clients: list[int], workers: int, profile: Profile, now: float) -> BoardStatus:
+def _board_status(
+    name: str, clients: list[int], workers: int, profile: Profile, now: float, site: str = ""
+) -> BoardStatus:
     return BoardStatus(
         agent=name,
         kind=profile.kind,
+        site=site,
         clients=clients,
         workers=workers,
         cores=profile.cores,

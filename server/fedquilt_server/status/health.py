@@ -27,6 +27,7 @@ class BoardFacts(NamedTuple):
         accepted: its replies that count; ``late`` and ``rejected`` ones do not.
         restarts: restarts of its agent during the run.
         is_dropped: whether a person has dropped the board.
+        is_cut_off: whether the site through which it connects is cut off.
         is_late: whether its last reply was late.
         restarted_at: Unix time in seconds of its last restart.
         out_of_memory_at: Unix time in seconds at which its training last ran out of memory.
@@ -38,6 +39,7 @@ class BoardFacts(NamedTuple):
     rejected: int = 0
     restarts: int = 0
     is_dropped: bool = False
+    is_cut_off: bool = False
     is_late: bool = False
     restarted_at: float | None = None
     out_of_memory_at: float | None = None
@@ -57,6 +59,8 @@ def judge_health(board: BoardStatus, facts: BoardFacts, now: float) -> tuple[Hea
     """
     if facts.is_dropped:
         return "dropped", "somebody has dropped it from the run; readmit it to use it again"
+    if facts.is_cut_off:
+        return "unreachable", f"it is behind the site {board.site}, which is cut off"
     if not board.online:
         return "offline", "the broker lost its connection"
     if facts.silence >= max(SHORTEST_SILENCE, SILENT_AFTER * board.interval):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,10 +14,12 @@ from fedquilt_server.status.run_event import EventLevel
 from fedquilt_server.status.snapshot import CLIENT_FAILED, ENDED, BoardStatus, HealthState, Snapshot
 
 SEVERITY: Final[tuple[HealthState, ...]] = (
-    "offline", "silent", "out of memory", "never seen", "throttled", "hot", "late", "dropped", "restarted", "online",
+    "offline", "unreachable", "silent", "out of memory", "never seen", "throttled", "hot", "late", "dropped",
+    "restarted", "online",
 )  # fmt: skip
 """The states of a board, worst first."""
 _HARMLESS: Final[frozenset[HealthState]] = frozenset({"dropped", "restarted", "online"})
+_LISTED_ELSEWHERE: Final = _HARMLESS | {"unreachable"}
 _DIGITS: Final = re.compile(r"([0-9]+)")
 _VERBS: Final[dict[str, str]] = {"never seen": "has never connected"}
 
@@ -75,6 +78,7 @@ def list_problems(snapshot: Snapshot) -> list[RunProblem]:
         *_broker(snapshot),
         *_failing_clients(snapshot),
         *_declining(snapshot),
+        *_sites(snapshot),
         *_boards(snapshot),
     ]
 
@@ -107,9 +111,24 @@ def _declining(s: Snapshot) -> Iterator[RunProblem]:
         yield RunProblem("warning", f"{count_clients(len(declined))} declined: {example}")
 
 
+def count_boards(number: int) -> str:
+    """Return a number of boards as words."""
+    return f"{number} board" if number == 1 else f"{number} boards"
+
+
+def _sites(s: Snapshot) -> Iterator[RunProblem]:
+    """Yield each site that is cut off, once for all boards behind it."""
+    behind = Counter(board.site for board in s.boards if board_health(board) == "unreachable")
+    for site in sorted(behind, key=natural_key):
+        yield RunProblem("warning", f"Site {site} is cut off ({count_boards(behind[site])} behind it)")
+
+
 def _boards(s: Snapshot) -> Iterator[RunProblem]:
-    """Yield the boards that are not well. Those that a waiting run has never seen are listed elsewhere."""
-    for board in sort_worst_first(one for one in s.boards if board_health(one) not in _HARMLESS):
+    """Yield the boards that are not well, except those whose site is cut off.
+
+    Those that a waiting run has never seen are listed elsewhere.
+    """
+    for board in sort_worst_first(one for one in s.boards if board_health(one) not in _LISTED_ELSEWHERE):
         health = board_health(board)
         if health != "never seen" or s.phase != "waiting":
             yield RunProblem("warning", _board_text(board, health), board.agent)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 EventKind = Literal[
     "started", "joined", "back", "restarted", "silent", "left", "late", "rejected", "declined", "out of memory",
     "notice", "recovered", "round restarted", "deadline", "diverged", "paused", "continued", "dropped", "readmitted",
-    "finished", "failed", "stopped",
+    "finished", "failed", "stopped", "site cut off",
 ]  # fmt: skip
 EventLevel = Literal["info", "warning", "error"]
 
@@ -19,6 +19,7 @@ LEVELS: Final[dict[EventKind, EventLevel]] = {
     "back": "info",
     "restarted": "warning",
     "silent": "warning",
+    "site cut off": "warning",
     "left": "warning",
     "late": "warning",
     "rejected": "error",

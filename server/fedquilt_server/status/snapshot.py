@@ -45,7 +45,17 @@ def _unpack(packed: Any) -> Any:
 ClientList = Annotated[list[int], BeforeValidator(_unpack), PlainSerializer(_pack_long, when_used="json")]
 """Numbers of clients. In JSON, a pair [first, last] stands for consecutive ones if there are more than 1,000."""
 HealthState = Literal[
-    "online", "restarted", "late", "hot", "throttled", "out of memory", "silent", "offline", "dropped", "never seen"
+    "online",
+    "restarted",
+    "late",
+    "hot",
+    "throttled",
+    "out of memory",
+    "silent",
+    "offline",
+    "unreachable",
+    "dropped",
+    "never seen",
 ]
 
 
@@ -56,6 +66,7 @@ class BoardStatus(BaseModel):
 
     agent: str
     kind: str = "generic"
+    site: str = Field(default="", description="the site through whose broker it connects; empty without one")
     online: bool = Field(default=True, description="whether the broker has the agent's connection")
     health: HealthState = "online"
     reason: str = Field(default="", description="why the health is not online, for people")

@@ -14,12 +14,14 @@ from fedquilt_common.wire.messages import (
 )
 from fedquilt_common.wire.parsing import parse, parse_inbox
 from fedquilt_common.wire.round_messages import RoundMessage
-from fedquilt_common.wire.topics import TopicKind, Topics
+from fedquilt_common.wire.topics import BRIDGE_DOWN, TopicKind, Topics
 from fedquilt_server.fleet.health import BoardHealth, update_board
 from fedquilt_server.status.health import BoardFacts, judge_health
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot
 
-KINDS: Final[tuple[TopicKind, ...]] = ("coordinator", "run", "round", "end", "presence", "telemetry", "inbox")
+KINDS: Final[tuple[TopicKind, ...]] = (
+    "coordinator", "run", "round", "end", "sites", "presence", "telemetry", "inbox",
+)  # fmt: skip
 """The topics that the state is made from. Models and replies are not among them: they are large."""
 _REPORTED: Final = (
     "memory_used", "memory_own", "temperature", "power", "power_source", "joules", "load", "throttled", "interval",
@@ -39,6 +41,7 @@ class FederationState:
         opened_at: Unix time at which the exchange opened; None if it was open before.
         end: the end of the run.
         boards: the state of each board.
+        cut_off: the sites whose bridge is not connected to the central broker.
         replied: clients whose reply to the open exchange was accepted.
         counts: receipts by outcome since the program began to watch.
         changes: number of the messages that changed the state.
@@ -51,6 +54,7 @@ class FederationState:
     opened_at: float | None = None
     end: EndMessage | None = None
     boards: Mapping[str, BoardHealth] = field(default_factory=dict)
+    cut_off: frozenset[str] = frozenset()
     replied: frozenset[int] = frozenset()
     counts: Mapping[str, int] = field(default_factory=dict)
     changes: int = 0
@@ -67,13 +71,16 @@ class FederationState:
         Raises:
             ProtocolError: the message is not valid.
         """
-        kind = self.topics.parse(topic).kind
+        address = self.topics.parse(topic)
+        kind = address.kind
         changes: dict[str, Any] = {}
         if kind == "inbox":
             changes = self._receipt(payload, topic)
         elif kind in ("presence", "telemetry"):
             board = update_board(self.boards, self.topics, topic, payload, retained=retained, now=now)
             changes = {} if board is None else {"boards": {**self.boards, board.board: board}}
+        elif kind == "sites":
+            changes = {"cut_off": self.cut_off - {address.site} | ({address.site} if payload == BRIDGE_DOWN else set())}
         elif kind == "coordinator":
             changes = {"coordinator": parse(CoordinatorPresence, payload, topic) if payload else None}
         elif kind == "run" and payload:
@@ -129,7 +136,7 @@ class FederationState:
             awaited=[] if ended else sorted(awaited),
             deadline=self.round.deadline if self.round else None,
             opened_at=self.opened_at,
-            boards=[board_status(board, now) for board in self.boards.values()],
+            boards=[board_status(board, now, board.site in self.cut_off) for board in self.boards.values()],
             accepted=self.counts.get("accepted", 0),
             late=self.counts.get("late", 0),
             rejected=self.counts.get("rejected", 0),
@@ -164,16 +171,18 @@ def _number(experiment: Mapping[str, Any], *keys: str) -> int:
     return value if isinstance(value, int) and 0 <= value < 1_000_000 else 0
 
 
-def board_status(board: BoardHealth, now: float) -> BoardStatus:
+def board_status(board: BoardHealth, now: float, is_cut_off: bool = False) -> BoardStatus:
     """Return a board as the snapshot lists it.
 
     Args:
         board: what it reported last.
         now: Unix time, for a board that has become silent.
+        is_cut_off: whether the site through which it connects is cut off.
     """
     seen = BoardStatus(
         agent=board.board,
         kind=board.kind,
+        site=board.site,
         online=board.state == "joined",
         clients=board.clients,
         memory_total=board.memory_total,
@@ -182,5 +191,5 @@ def board_status(board: BoardHealth, now: float) -> BoardStatus:
         **{name: getattr(board, name) for name in _REPORTED},
     )
     silence = max(now - board.last_seen, 0.0) if board.last_seen else 0.0
-    health, reason = judge_health(seen, BoardFacts(silence=silence), now)
+    health, reason = judge_health(seen, BoardFacts(silence=silence, is_cut_off=is_cut_off), now)
     return seen.model_copy(update={"health": health, "reason": reason})

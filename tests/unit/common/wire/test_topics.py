@@ -22,6 +22,7 @@ WRITTEN = {
     "agents/pi.4_B/requests": (TOPICS.requests("pi.4_B"), Address("requests", "pi.4_B")),
     "agents/pi.4_B/data": (TOPICS.data("pi.4_B"), Address("data", "pi.4_B")),
     "agents/pi.4_B/inbox": (TOPICS.inbox("pi.4_B"), Address("inbox", "pi.4_B")),
+    "sites/hall.2": (TOPICS.site("hall.2"), Address("sites", site="hall.2")),
     "agents/nano/replies/7/12.1/0": (
         TOPICS.reply_chunk("nano", client=7, round=12, exchange=1, chunk=0),
         Address("replies", "nano", client=7, round=12, exchange=1, chunk=0),
@@ -51,19 +52,41 @@ def test_the_table_has_every_kind_and_who_writes_it() -> None:
 def test_an_agent_reads_its_own_presence_and_else_only_what_the_coordinator_writes() -> None:
     access = {kind: rule.agent_access for kind, rule in TOPIC_RULES.items()}
     own = {"presence": "readwrite", "telemetry": "write", "replies": "write", "requests": "write"}
+    own["sites"] = "none"
     assert access == {kind: own.get(kind, "read") for kind in TOPIC_RULES}
 
 
 @pytest.mark.parametrize("kind", TOPIC_RULES)
 def test_every_row_of_the_table_is_a_topic_of_its_kind(kind: str) -> None:
     suffix = TOPIC_RULES[kind].suffix  # type: ignore[index]  # mypy does not see that the keys are the kinds
-    filled = suffix.replace("<agent>", "pi")
+    filled = suffix.replace("<agent>", "pi").replace("<site>", "hall")
     for level in ("<slot>", "<chunk>", "<client>", "<round>", "<exchange>"):
         filled = filled.replace(level, "5")
     assert TOPICS.parse(f"{BASE}/{filled}").kind == kind
 
 
+def test_each_topic_crosses_the_bridge_of_a_site_in_one_direction_only() -> None:
+    """So no message can circle: what a bridge has carried one way, it never carries back."""
+    filters = TOPICS.site_filters(["pi.4_B", "nano"])
+    for suffix, (topic, address) in WRITTEN.items():
+        found = {direction for direction, name in filters if topic_matches_sub(name, topic)}
+        rule = TOPIC_RULES[address.kind]
+        # the bridge itself publishes whether it is connected
+        assert found == (set() if rule.writer == "bridge" else {rule.site_direction}), suffix
+    assert {rule.site_direction for rule in TOPIC_RULES.values() if rule.writer == "coordinator"} == {"in"}
+    assert {rule.site_direction for rule in TOPIC_RULES.values() if rule.writer != "coordinator"} == {"out"}
+
+
+def test_nothing_of_a_board_elsewhere_crosses_the_bridge_of_a_site() -> None:
+    filters = TOPICS.site_filters(["pi"])
+    for topic in (TOPICS.inbox("nano"), TOPICS.data("nano"), TOPICS.presence("nano"), TOPICS.site("hall")):
+        assert not any(topic_matches_sub(name, topic) for _, name in filters), topic
+
+
 HOSTILE = [
+    f"{BASE}/sites/",
+    f"{BASE}/sites/+",
+    f"{BASE}/sites/hall/0",
     "",
     "/",
     BASE,

@@ -19,6 +19,7 @@ FINE = BoardStatus(agent="pi", interval=2.0, temperature=60.0, throttled=0x10000
         ({"interval": 30.0}, BoardFacts(silence=74.0), "online", ""),
         ({"interval": 30.0}, BoardFacts(silence=75.0), "silent", "every 30 s"),
         ({"online": False}, BoardFacts(silence=100.0), "offline", "lost its connection"),
+        ({"online": False, "site": "hall"}, BoardFacts(is_cut_off=True), "unreachable", "behind the site hall"),
         ({"throttled": 0x1}, BoardFacts(), "throttled", "the voltage is too low now"),
         ({"temperature": 80.0}, BoardFacts(), "hot", "80 °C"),
         ({}, BoardFacts(is_late=True), "late", "after its exchange had closed"),

@@ -73,6 +73,8 @@ def test_the_estimate_counts_down_within_a_round() -> None:
          "2 of 8 clients fail: client 3: no memory"),
         ({"boards": [BoardStatus(agent="b", health="late"), BoardStatus(agent="a", health="hot", reason="91 °C"),
                      BoardStatus(agent="c", online=False)]}, "c is offline, and 2 more"),
+        ({"boards": [BoardStatus(agent=name, site="hall", health="unreachable", online=False) for name in "abc"]},
+         "Site hall is cut off (3 boards behind it)"),
         ({"phase": "failed", "message": "no quorum"}, "no quorum"),
         ({"phase": "finished", "message": "all rounds are done", "warning": "at chance"}, "at chance"),
     ],

@@ -92,3 +92,12 @@ def test_a_receipt_for_several_replies_counts_each() -> None:
     state = take(FederationState(TOPICS), TOPICS.round, open_exchange(1))
     state = take(state, TOPICS.inbox("pi"), receipt(0, 1).model_copy(update={"others": others}))
     assert (state.snapshot(8.0).accepted, state.snapshot(8.0).awaited) == (3, [])
+
+
+def test_the_boards_behind_a_site_that_is_cut_off_are_unreachable() -> None:
+    state = FederationState(TOPICS)
+    for name, site in (("a", "hall"), ("b", None)):
+        state = take(state, TOPICS.presence(name), AgentPresence(agent=name, online=True, boot=1, site=site))
+    for payload, health in ((b"0", "unreachable"), (b"1", "online")):
+        state = state.take(TOPICS.site("hall"), payload, retained=True, now=1.0)
+        assert {board.agent: board.health for board in state.snapshot(1.0).boards} == {"a": health, "b": "online"}

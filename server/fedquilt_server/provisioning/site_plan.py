@@ -1,0 +1,63 @@
+"""Check what a site asks for against a federation's record, and choose what it leaves open. Nothing is written."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Final
+
+from fedquilt_common.errors import FederationError
+from fedquilt_server.provisioning.board_plan import check_level
+from fedquilt_server.provisioning.names import check_host
+from fedquilt_server.provisioning.record import FederationRecord, SiteRecord
+
+_NO_CERTIFICATE: Final = datetime.fromtimestamp(0, timezone.utc)
+LONGEST_SITE: Final = 48
+"""Characters of a site's name: the common name of a certificate has 64 at most."""
+
+
+def plan_site(record: FederationRecord, name: str, hosts: Sequence[str], port: int | None) -> SiteRecord:
+    """Return the record of a site: as it was, with new hosts or a new port.
+
+    Args:
+        record: the federation.
+        name: name of the site.
+        hosts: names and addresses of the site's broker; empty keeps those that it had.
+        port: its broker's port; None keeps the one that it had, or is 8883.
+
+    Raises:
+        FederationError: the name or a host cannot be used, or a new site has no host.
+    """
+    before = record.sites.get(name)
+    _check_name(name)
+    _check_central(record)
+    for host in hosts:
+        check_host(host)
+    if before is not None:
+        kept = {"hosts": tuple(hosts) or before.hosts, "port": port or before.port}
+        return before.model_copy(update=kept)
+    if not hosts:
+        raise FederationError(
+            f"the site {name!r} is new: give --broker, the name or address of its broker as its boards reach it"
+        )
+    return SiteRecord(
+        hosts=tuple(hosts), port=port or 8883, connection=secrets.token_hex(16), serial="0", until=_NO_CERTIFICATE
+    )
+
+
+def _check_name(name: str) -> None:
+    check_level(name, "site")
+    if len(name) > LONGEST_SITE:
+        raise FederationError(
+            f"site {name!r}: has {len(name)} characters; a certificate has room for {LONGEST_SITE} at most"
+        )
+
+
+def _check_central(record: FederationRecord) -> None:
+    """Check that Mosquitto can connect a bridge to the central broker's first host."""
+    if ":" in record.hosts[0]:
+        raise FederationError(
+            f"the central broker's first host is {record.hosts[0]!r}: a bridge of Mosquitto cannot name an IPv6 "
+            "address. Give the broker a name first: `fedquilt federation renew --broker NAME`"
+        )

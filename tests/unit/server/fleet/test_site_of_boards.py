@@ -1,0 +1,37 @@
+"""``fedquilt boards`` with a site that is cut off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.peers import bare_broker, peer
+
+from fedquilt_common.wire.messages import AgentPresence
+from fedquilt_common.wire.topics import Topics
+from fedquilt_server.fleet.health import silent_boards
+from fedquilt_server.fleet.listener import FleetListener
+from fedquilt_server.provisioning.federation import make_federation
+from fedquilt_server.simulate.mosquitto import free_port
+
+TOPICS = Topics("lab")
+
+
+def test_the_boards_of_a_site_that_is_cut_off_have_that_problem_and_nobody_waits_for_their_health(
+    tmp_path: Path,
+) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"], free_port())
+    federation.add_site("hall", ["localhost"])
+    federation.provision("a", "pi4", site="hall")
+    federation.provision("b", "pi4")
+    with bare_broker(federation.folder, federation.record.port) as port:
+        with peer(port, "x", certs=federation.folder / "coordinator") as author:
+            author.publish(TOPICS.site("hall"), b"0", retain=True)
+            for name, site in (("a", "hall"), ("b", None)):
+                presence = AgentPresence(agent=name, online=True, boot=1, site=site)
+                author.publish(TOPICS.presence(name), presence.encode(), retain=True)
+        with FleetListener(federation, f"mqtts://localhost:{port}") as listener:
+            while not listener.complete:
+                listener.take(0.1, 1.0)
+        assert listener.boards["a"].problems == ["its site hall is cut off"]
+        assert listener.boards["b"].problems == []
+        assert silent_boards(listener.boards.values()) == ["b"]
