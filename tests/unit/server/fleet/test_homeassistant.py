@@ -135,8 +135,9 @@ def test_a_broker_that_does_not_report_its_version(federation: Federation, monke
 
 
 def test_a_board_that_was_revoked_while_the_command_did_not_run_disappears(
-    federation: Federation, capsys: pytest.CaptureFixture[str]
+    federation: Federation, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(homeassistant_cli, "CLEAR_SECONDS", 1.0)
     old = board_topics("lab", "attic")
     other = board_topics("lab_2", "attic")["config"]
     with home(federation.record.port, certs=federation.folder / "homeassistant") as assistant:
