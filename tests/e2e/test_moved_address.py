@@ -31,7 +31,8 @@ until grep -q "connected to the broker" agent.log; do sleep 0.1; done
 ip address delete 10.5.0.1/24 dev lan
 ip address add 10.5.0.77/24 dev lan
 ip route replace default via 10.5.0.254 dev lan
-until [ "$(grep -c "connected to the broker" agent.log)" -ge 2 ] && grep -q "from 10.5.0.77" broker.log; do sleep 0.1; done
+until grep -q "from 10.5.0.77" broker.log; do sleep 0.1; done
+until [ "$(grep -c "connected to the broker" agent.log)" -ge 2 ]; do sleep 0.1; done
 kill $agent $broker
 wait
 """
