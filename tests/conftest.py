@@ -10,7 +10,6 @@ import tempfile
 from pathlib import Path
 
 import psutil
-import pytest
 from hypothesis import settings
 
 settings.register_profile("fedquilt", deadline=None)  # no test depends on how fast the machine is
@@ -52,8 +51,3 @@ def pytest_unconfigure() -> None:
     """Remove the prepared data sets when the last process of the test run ends."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         shutil.rmtree(os.environ["FEDQUILT_CACHE"], ignore_errors=True)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests that only wait for a long time: the others run meanwhile."""
-    items.sort(key=lambda item: item.get_closest_marker("starts_first") is None)

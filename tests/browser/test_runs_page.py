@@ -20,6 +20,8 @@ from fedquilt_server.web.server import WebServer
 
 WIDE = {"width": 1440, "height": 900}
 PHONE = {"width": 390, "height": 844}
+PAUSE_MS = 3000
+"""Between two looks of the list at its folder."""
 PAIR = "compare?run=digits-algorithms~fedavg-seed=1&run=digits-algorithms~fedrolex-seed=1"
 
 
@@ -37,14 +39,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebServer]:
 
 
 @contextmanager
-def open_page(browser: Any, server: WebServer, path: str = "", *, missing: int = 0, **context: Any) -> Iterator[Any]:
-    """Open a page; at the end, the console must be empty, but for the addresses that the test knows to be missing."""
+def open_page(
+    browser: Any, server: WebServer, path: str = "", *, missing: int = 0, has_clock: bool = False, **context: Any
+) -> Iterator[Any]:
+    """Open a page; at the end, the console must be empty, but for the addresses that the test knows to be missing.
+
+    With ``has_clock``, the test can turn the page's clock forward.
+    """
     errors: list[str] = []
     usual = {"viewport": WIDE, "locale": "en-GB", "timezone_id": "UTC"}
     page = browser.new_page(**{**usual, **context})
     page.set_default_timeout(10_000)
     page.on("console", lambda message: errors.append(message.text))
     page.on("pageerror", lambda error: errors.append(str(error)))
+    if has_clock:
+        page.clock.install()
     page.goto(server.url + path)
     yield page
     hacked = context.get("java_script_enabled", True) and page.evaluate("window.hacked !== undefined")
@@ -90,16 +99,19 @@ def test_headings_sort(browser: Any, server: WebServer) -> None:
 
 
 def test_the_list_follows_the_folder(browser: Any, tmp_path: Path) -> None:
-    with serve(tmp_path) as server, open_page(browser, server) as page:
+    with serve(tmp_path) as server, open_page(browser, server, has_clock=True) as page:
         sync_api.expect(page.get_by_test_id("nothing")).to_contain_text("There is no run in this folder yet")
         write_run(tmp_path / "first", [0.5])
+        page.clock.fast_forward(PAUSE_MS)
         expect_rows(page, 1)
         sync_api.expect(page.locator("#rows")).to_contain_text("50.00 %")
         page.locator("#rows input").focus()
         write_run(tmp_path / "first", [0.5, 0.75])
+        page.clock.fast_forward(PAUSE_MS)
         sync_api.expect(page.locator("#rows")).to_contain_text("75.00 %")
         assert page.evaluate("document.activeElement.name") == "run", "the focus stays"
         server.stop()
+        page.clock.fast_forward(PAUSE_MS)
         sync_api.expect(page.get_by_test_id("banner")).to_contain_text("Connection to the server lost")
         sync_api.expect(page.get_by_test_id("live")).to_have_text("lost")
 

@@ -28,6 +28,7 @@ PAIRS = [
     for task in SETS
     if (possible := declaration_of(make(name, CASES[name].fields)).tasks) is None or task in possible
 ]
+ROUNDS = {"regression": 8, "next-word": 4, "detection": 8}
 LR = {"regression": 0.02, "next-word": 0.02, "detection": 0.2}
 OTHER_LAYERS = {"scalefl": {"widths": {"strong": 1.0, "medium": 0.5}, "exits": {"strong": 1, "medium": 1}}}
 """Fields for algorithms whose case needs a model for images."""
@@ -40,9 +41,9 @@ def test_it_learns_every_task_that_it_does_not_refuse(name: str, task: str) -> N
     fleet.measures = declaration_of(fleet.algorithm).holdout is not None
     main = fleet.bench.learning_task.main.name
     before = fleet.bench.evaluate(fleet.first_state().arrays or fleet.bench.first_model())[main]
-    driver = Driver(fleet, 8)
+    driver = Driver(fleet, ROUNDS[task])
     state = driver.run()
-    after = driver.scores or fleet.algorithm.evaluate(state, fleet.ctx(8, {}))
+    after = driver.scores or fleet.algorithm.evaluate(state, fleet.ctx(ROUNDS[task], {}))
     assert after[main] > max(before + min(0.2, (1 - before) / 4), 0.0)
     if declaration_of(fleet.algorithm).own_models:
         assert after[f"personal_{main}"] == after[main]

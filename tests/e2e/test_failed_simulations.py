@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.support.runs import EXPERIMENTS, PATIENCE, await_round, simulating
+from tests.support.runs import EXPERIMENTS, HURRY, PATIENCE, await_round, simulating
 
 from fedquilt_server.simulate.mosquitto import free_port
 
@@ -49,7 +49,7 @@ def test_a_model_that_diverges(tmp_path: Path) -> None:
     """The coordinator ends the run. The page stays, and the next command resumes the run."""
     port, fails = free_port(), EXPERIMENTS / "digits-fedavg.yaml"
     options = ("--set", "training.lr=1e30", "--port", str(port), "--linger", "60")
-    with simulating(fails, tmp_path, *options) as process:
+    with simulating(fails, tmp_path, *options, before=HURRY) as process:
         shown = await_failure(port)
         process.send_signal(signal.SIGINT)  # ends the lingering
         done = process.finish(PATIENCE)
@@ -135,7 +135,8 @@ def test_an_algorithm_whose_reply_has_an_array_that_its_task_does_not_expect(num
     (tmp_path / "extra.py").write_text(EXTRA)
     changes = ("algorithm.name=extra:Extra", f"algorithm.numbers={numbers}", "participation.deadline=3600")
     options = (word for change in changes for word in ("--set", change))
-    with simulating(EXPERIMENTS / "digits-fedavg.yaml", tmp_path, *options, PYTHONPATH=str(tmp_path)) as process:
+    experiment, path = EXPERIMENTS / "digits-fedavg.yaml", str(tmp_path)
+    with simulating(experiment, tmp_path, *options, before=HURRY, PYTHONPATH=path) as process:
         done = process.finish(PATIENCE)
     status, reason, code = result(tmp_path)
     assert (done.returncode, status, code) == (7, "failed", 7)

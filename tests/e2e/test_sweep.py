@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.support import warm
-from tests.support.runs import EXPERIMENTS, PATIENCE, await_round, recording_broker
+from tests.support.runs import EXPERIMENTS, HURRY, PATIENCE, await_round, recording_broker
 
 import fedquilt as fq
 from fedquilt_common import cli
@@ -44,7 +44,7 @@ def sweeping(folder: Path, *words: str) -> AbstractContextManager[warm.WarmComma
 
 
 def sweep(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return warm.fedquilt("sweep", *words, where=folder, patience=PATIENCE)
+    return warm.fedquilt("sweep", *words, where=folder, before=HURRY, patience=PATIENCE)
 
 
 def manifest(folder: Path) -> dict[str, Any]:

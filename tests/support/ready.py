@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-
-from fedquilt_common.files.yaml_text import load_yaml, read_text
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "experiments"
 
@@ -15,8 +14,7 @@ def ready_files() -> list[Path]:
 
 
 def _has_key(path: Path, key: str) -> bool:
-    content = load_yaml(read_text(path), str(path))
-    return isinstance(content, dict) and key in content
+    return re.search(rf"^{key}:", path.read_text(), re.MULTILINE) is not None
 
 
 def ready_experiments() -> list[Path]:

@@ -29,14 +29,16 @@ from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_l
 EXPERIMENTS = Path(__file__).parents[2] / "deploy" / "experiments"
 FEDQUILT = (sys.executable, "-m", "fedquilt_common.cli")
 PATIENCE = 150.0
+HURRY = "from fedquilt_server.simulate import process_specs; process_specs.STALL_SECONDS = 1.0"
+"""Python for ``before``: a simulation in which too many clients failed ends after 1 s instead of 10."""
 
 
 def simulating(
-    experiment: Path, folder: Path, *options: str, **environment: str
+    experiment: Path, folder: Path, *options: str, before: str = "", **environment: str
 ) -> contextlib.AbstractContextManager[warm.WarmCommand]:
-    """Start ``fedquilt simulate``; ends it with the block."""
+    """Start ``fedquilt simulate``, after the Python in ``before``; ends it with the block."""
     words = ("simulate", str(experiment), "--out", str(folder / "run"), "--json", *options)
-    return warm.running(*words, where=folder, environment=environment)
+    return warm.running(*words, where=folder, before=before, environment=environment)
 
 
 def simulate(experiment: Path, folder: Path, *options: str, **environment: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ replacement, so their number tells nothing; the amplification by sampling is tha
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -90,6 +91,7 @@ def _divergence(rounds: NoisyRounds) -> NDArray[np.float64]:
     return np.asarray(rounds.rounds * np.minimum(whole, _amplified(noise, rounds.asked / rounds.clients)))
 
 
+@functools.lru_cache(maxsize=1024)  # each round counts all earlier ones, and for several noises
 def _amplified(noise: float, rate: float) -> NDArray[np.float64]:
     """Return the divergence of one round at each of the orders, theorem 9 for the Gaussian mechanism.
 
@@ -102,12 +104,23 @@ def _amplified(noise: float, rate: float) -> NDArray[np.float64]:
     single = j / (2 * noise**2)
     terms = j * np.log(rate) + (j - 1) * single + np.log(2)
     terms[0] = 2 * np.log(rate) + min(np.log(4) + _log_expm1(single[0]), single[0] + np.log(2))
-    log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, top + 1)))])
-    choose = log_factorial[_ORDERS, None] - log_factorial[j] - log_factorial[np.maximum(_ORDERS[:, None] - j, 0)]
-    each = np.where(j <= _ORDERS[:, None], choose + terms, -np.inf)
+    each = np.where(j <= _ORDERS[:, None], _log_choose() + terms, -np.inf)
     highest = np.maximum(each.max(axis=1), 0.0)
     total = highest + np.log(np.exp(-highest) + np.exp(each - highest[:, None]).sum(axis=1))
-    return np.asarray(total / (_ORDERS - 1))
+    found = np.asarray(total / (_ORDERS - 1))
+    found.flags.writeable = False
+    return found
+
+
+@functools.cache
+def _log_choose() -> NDArray[np.float64]:
+    """Return the logarithms of the binomial coefficients of each order (rows) and each j of 2 to the last order."""
+    top = int(_ORDERS[-1])
+    j = np.arange(2, top + 1)
+    log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, top + 1)))])
+    return np.asarray(
+        log_factorial[_ORDERS, None] - log_factorial[j] - log_factorial[np.maximum(_ORDERS[:, None] - j, 0)]
+    )
 
 
 def _log_expm1(x: float) -> float:

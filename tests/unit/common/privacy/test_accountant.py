@@ -1,4 +1,4 @@
-"""What a machine without Opacus reports; ``test_privacy_golden.py`` compares the numbers with Opacus's own."""
+"""What a machine without Opacus reports, and what is computed once; ``test_privacy_golden.py`` compares the numbers."""
 
 from __future__ import annotations
 
@@ -14,3 +14,19 @@ def test_without_opacus_the_error_explains_its_installation(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "opacus.accountants", None)
     with pytest.raises(PackageMissingError, match=r"'fedquilt\[dp\]'.*a board .*fedquilt upgrade.* build the image"):
         epsilon_of([Charge(1.0, 0.1, 10)], 1e-5, "rdp")
+
+
+def test_steps_that_were_counted_once_cost_no_time_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each task counts the steps of all earlier tasks, and the search for its noise counts them a dozen times."""
+    rdp = pytest.importorskip("opacus.accountants.analysis.rdp", reason="needs the extra dp")
+    first, computed = epsilon_of([Charge(1.25, 0.1, 10)], 1e-5, "rdp"), list[float]()
+    compute = rdp.compute_rdp
+
+    def count(**fields: float) -> object:
+        computed.append(fields["noise_multiplier"])
+        return compute(**fields)
+
+    monkeypatch.setattr(rdp, "compute_rdp", count)
+    assert epsilon_of([Charge(1.25, 0.1, 10)], 1e-5, "rdp") == first
+    assert epsilon_of([Charge(1.25, 0.1, 30), Charge(1.75, 0.1, 10)], 1e-5, "rdp") > first
+    assert computed == [1.75]

@@ -61,7 +61,7 @@ def test_a_changed_byte_is_found(tmp_path_factory: pytest.TempPathFactory, posit
         return
     content[position] = value
     path.write_bytes(content)
-    with pytest.raises(RunFolderError, match=r"digest.jsonl:\d: .*Restore the file from a backup"):
+    with pytest.raises(RunFolderError, match=r"(?s)digest.jsonl:\d: .*Restore the file from a backup"):
         read_ledger(path)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from tests.support.peers import DELIVERED, NOT_AUTHORIZED, Peer, bare_broker, peer, running
@@ -20,7 +21,7 @@ from tests.support.warm import ForkedProgram
 from fedquilt_common import cli
 from fedquilt_common.wire.messages import AgentPresence, ProfileMessage, Telemetry
 from fedquilt_common.wire.topics import Topics
-from fedquilt_server.fleet import listener
+from fedquilt_server.fleet import homeassistant_cli, listener
 from fedquilt_server.fleet.health import BoardHealth
 from fedquilt_server.fleet.homeassistant import allowed_topics, board_messages, board_topics
 from fedquilt_server.provisioning.federation import Federation, make_federation
@@ -58,7 +59,8 @@ def joined(federation: Federation, name: str) -> Iterator[Peer]:
 def bridging(federation: Federation, *options: str, **environment: str) -> Iterator[Iterator[str]]:
     """``fedquilt homeassistant``, ended with Ctrl-C; yields the lines of its log."""
     argv = [sys.executable, "-m", "fedquilt_common.cli", "homeassistant", "--folder", str(federation.folder), *options]
-    child = ForkedProgram(argv, env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True)
+    with mock.patch.object(homeassistant_cli, "RECORD_SECONDS", 0.3):  # the fork keeps it
+        child = ForkedProgram(argv, env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True)
     assert child.stderr is not None
     try:
         yield iter(child.stderr)
@@ -133,8 +135,9 @@ def test_a_broker_that_does_not_report_its_version(federation: Federation, monke
 
 
 def test_a_board_that_was_revoked_while_the_command_did_not_run_disappears(
-    federation: Federation, capsys: pytest.CaptureFixture[str]
+    federation: Federation, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(homeassistant_cli, "CLEAR_SECONDS", 1.0)
     old = board_topics("lab", "attic")
     other = board_topics("lab_2", "attic")["config"]
     with home(federation.record.port, certs=federation.folder / "homeassistant") as assistant:
