@@ -59,8 +59,8 @@ def unpack_numbers(packed: Iterable[object], most: int | None = None) -> list[in
 
 def _read_entry(entry: object) -> tuple[int, int]:
     match entry:
-        case int() | [int(), int()] if not isinstance(entry, bool):
-            first, last = (entry, entry) if isinstance(entry, int) else entry
-            if type(first) is type(last) is int and 0 <= first <= last < NUMBERS:
-                return first, last
+        case int() if not isinstance(entry, bool):
+            return entry, entry
+        case [int() as first, int() as last] if type(first) is type(last) is int and 0 <= first <= last < NUMBERS:
+            return first, last
     raise ValueError(f"{entry!r} is neither a number nor a range [first, last], from 0 and less than {NUMBERS}")

@@ -85,10 +85,15 @@ class Driver:
         Raises:
             RunFailedError: the algorithm cannot close the round.
         """
-        for seq, event in self._run.append_all(events):
+        waiting = deque(self._run.append_all(events))
+        while waiting:
+            seq, event = waiting.popleft()
+            self._run.history.take(seq, event)  # an event before it may have closed the round of the history
             try:
                 commands = self._handle(seq, event)
             except DamagedReplyError as damage:
+                for dropped in waiting:
+                    self._run.history.take(*dropped)
                 return self._restart_round(damage)
             self._carry_out(seq, commands)
         self._receipts.flush()
@@ -138,6 +143,7 @@ class Driver:
         if not replaying:
             return self.record(event)
         ((seq, _),) = self._run.append_all([event])
+        self._run.history.take(seq, event)
         return self._replay(seq, self._handle(seq, event))
 
     def _handle(self, seq: int, event: Event) -> list[Command]:

@@ -196,11 +196,8 @@ class ActiveRun:
     # -- events --------------------------------------------------------------------------------
 
     def append_all(self, events: Sequence[Event]) -> list[tuple[int, Event]]:
-        """Commit events to the journal together and write them into the history; returns them with their numbers."""
-        numbered = list(zip(self.folder.journal.append_all(events, self.traffic.read()), events, strict=True))
-        for seq, event in numbered:
-            self.history.take(seq, event)
-        return numbered
+        """Commit events to the journal together; returns them with their numbers."""
+        return list(zip(self.folder.journal.append_all(events, self.traffic.read()), events, strict=True))
 
     def restore(self) -> list[Command]:
         """Restore the machine from the last checkpoint; returns the commands that it gave then."""

@@ -17,7 +17,7 @@ from fedquilt_common.errors import RunFolderError
 from fedquilt_common.experiment.experiment import Experiment, dump_experiment
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_server.lab.workbench import Workbench
-from fedquilt_server.round.events import Checkpoint, Command, Finish, Joined, Rejected, Replied
+from fedquilt_server.round.events import Checkpoint, Command, Event, Finish, Joined, Rejected, Replied
 from fedquilt_server.runs.journal import Traffic
 from fedquilt_server.runs.reply_files import reply_name
 from fedquilt_server.runs.run import ActiveRun, SavedRound
@@ -41,14 +41,20 @@ def opened(folder: Path, experiment: Experiment = EXPERIMENT, *, resume: bool = 
         run.folder.release()
 
 
+def record(run: ActiveRun, event: Event) -> int:
+    """Journal an event and write it into the history; its number."""
+    ((seq, _),) = run.append_all([event])
+    run.history.take(seq, event)
+    return seq
+
+
 def answer(run: ActiveRun, client: int, value: float, at: float) -> tuple[int, list[Command]]:
     """A reply of client ``client`` full of ``value``, on disk and in the journal; what the machine says."""
     arrays = {name: np.full(x.shape, value, np.float32) for name, x in run.machine.state.arrays.items()}
     blob = write_arrays(run.folder.blobs.partial / "reply", arrays)
     blob.path.replace(run.folder.blobs.replies.path(reply_name(client, run.machine.round, 0, blob.digest)))
     event = Replied(at, "pi", client, run.machine.round, 0, blob.digest, 1.0)
-    ((seq, _),) = run.append_all([event])
-    return seq, run.machine.handle(event)
+    return record(run, event), run.machine.handle(event)
 
 
 def play_round(run: ActiveRun, value: float) -> list[Command]:
@@ -68,7 +74,7 @@ def save(run: ActiveRun, seq: int, done: Checkpoint) -> SavedRound:
 
 def start(run: ActiveRun) -> None:
     event = Joined(100.0, "pi", 1, (0, 1))
-    run.append_all([event])
+    record(run, event)
     run.machine.handle(event)
 
 
@@ -136,7 +142,7 @@ def test_a_round_goes_on_where_it_was(tmp_path: Path) -> None:
         start(run)
         play_round(run, 1.0)
         answer(run, 0, 5.0, 201.0)
-        run.append_all([Rejected(202.0, "pi", 1, 2, "no")])
+        record(run, Rejected(202.0, "pi", 1, 2, "no"))
     with opened(tmp_path) as run:
         assert [type(c).__name__ for c in run.restore()] == ["Send"]
         for _, event in run.events_since_checkpoint():
