@@ -278,9 +278,9 @@ def test_page_fits_the_screen(browser: Any, first: str) -> None:
         for look, (width, height, theme) in LOOKS.items():
             visit.page.set_viewport_size({"width": width, "height": height})
             visit.page.emulate_media(color_scheme=theme)
-            visit.page.wait_for_function(f"innerWidth === {width}")
+            visit.page.wait_for_function(f"() => innerWidth === {width}")
             wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-            visit.page.wait_for_function(f"{wide} === 0")
+            visit.page.wait_for_function(f"() => {wide} === 0")
             folder = os.environ.get("FEDQUILT_SCREENSHOTS")
             if folder:
                 visit.page.wait_for_timeout(1500)

@@ -74,5 +74,5 @@ def test_tables_that_are_too_wide_scroll_by_keyboard(browser: Any, page_file: Pa
     region = page.locator("#costs .scroll")
     region.focus()
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("document.querySelector('#costs .scroll').scrollLeft > 0")
+    page.wait_for_function("() => document.querySelector('#costs .scroll').scrollLeft > 0")
     page.close()

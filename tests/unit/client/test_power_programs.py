@@ -45,7 +45,17 @@ def program(tmp_path: Path) -> Callable[[str], str]:
 
 
 def children() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+    """Child processes of this one, but for those that other tests share."""
+    alive = (child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE)
+    return [child for child in alive if child not in _SHARED]
+
+
+@pytest.fixture(autouse=True)
+def _leave_out_shared_processes() -> None:
+    _SHARED[:] = psutil.Process().children(recursive=True)
+
+
+_SHARED: list[psutil.Process] = []
 
 
 @pytest.mark.parametrize(("text", "watts"), [("4.2", 4.2), (" 4.2 W\n", 4.2), ("4.2W", 4.2), ("0", 0.0), ("1e1", 10.0)])
