@@ -95,6 +95,8 @@ class Driver:
                 for dropped in waiting:
                     self._run.history.take(*dropped)
                 return self._restart_round(damage)
+            if isinstance(event, Replied):
+                self._uplink.settle(event)
             self._carry_out(seq, commands)
         self._receipts.flush()
         return self._display.show_waiting(self._machine)

@@ -123,6 +123,12 @@ class Uplink:
         self._journaled.clear()
         self._expected = {}
 
+    def settle(self, reply: Replied) -> None:
+        """Expect a reply no more that was recorded; the exchange may have opened while it waited for its record."""
+        expected = self._expected.get(reply.client)
+        if expected is not None and expected.exchange == (reply.round, reply.exchange):
+            del self._expected[reply.client]
+
     def take(self, address: Address, message: MqttMessage) -> None:
         """Handle one chunk of a reply; a complete reply waits for ``flush``.
 
