@@ -4,7 +4,8 @@
     python benchmarks/sweep_results.py sweep.json --to fedaiot --command "fedquilt sweep ..."
 
 Run it in the checkout that ran the sweep: the lines name its commit, and the machine. With `--folder`, they also have
-the least and the greatest epsilon that a client of the run has spent.
+the scores of each evaluated round with their means over the last ten, and the least and the greatest epsilon that a
+client of the run has spent.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ from typing import Any
 
 from provenance import append_result, commit, machine
 
+from fedquilt_server.library.quantities import late_value
+from fedquilt_server.status.results import Result
+
 RESULTS = Path(__file__).parent / "results"
+CURVES = ("accuracy", "average_accuracy", "global_accuracy", "personal_accuracy")
 
 
 def lines_of(sweep: dict[str, Any], command: str, folder: Path | None = None) -> Iterator[dict[str, Any]]:
@@ -26,13 +31,28 @@ def lines_of(sweep: dict[str, Any], command: str, folder: Path | None = None) ->
     Args:
         sweep: what it printed.
         command: that ran the sweep.
-        folder: of the sweep; None: the lines have no epsilon.
+        folder: of the sweep; None: the lines have neither curves nor epsilon.
     """
     origin = {"commit": commit(), "machine": machine(), "command": command}
     for run in sweep["runs"]:
         if run["status"] == "finished":
-            spent = spent_epsilon(folder / run["folder"]) if folder else {}
-            yield {**origin, "sweep": sweep["name"], "settings": run["settings"], "final": run["final"], **spent}
+            more = details_of(folder / run["folder"]) if folder else {}
+            yield {**origin, "sweep": sweep["name"], "settings": run["settings"], "final": run["final"], **more}
+
+
+def details_of(run: Path) -> dict[str, Any]:
+    """Return a run's curves and its spent epsilon, from its folder."""
+    return {**curves_of(Result.model_validate_json((run / "result.json").read_text())), **spent_epsilon(run)}
+
+
+def curves_of(result: Result) -> dict[str, Any]:
+    """Return the scores of each evaluated round, and their means over the last ten, without repeating equal ones."""
+    values = {name: [row.value(name) for row in result.rounds] for name in CURVES}
+    curves = {name: [round(one, 4) for one in found if one is not None] for name, found in values.items()}
+    if curves["accuracy"] == curves["global_accuracy"]:
+        del curves["accuracy"]
+    found = {name: curve for name, curve in curves.items() if curve}
+    return {"last_10": {name: late_value(result.rounds, name) for name in found}, "curves": found}
 
 
 def spent_epsilon(run: Path) -> dict[str, list[float]]:
@@ -47,7 +67,7 @@ def main() -> None:
     parser.add_argument("sweep", type=Path, help="what `fedquilt sweep --json` printed")
     parser.add_argument("--to", required=True, help="name of the file in benchmarks/results, without .jsonl")
     parser.add_argument("--command", required=True, help="the command that ran the sweep")
-    parser.add_argument("--folder", type=Path, help="folder of the sweep, for the epsilon that its clients have spent")
+    parser.add_argument("--folder", type=Path, help="folder of the sweep, for curves and for spent epsilon")
     options = parser.parse_args()
     for line in list(lines_of(json.loads(options.sweep.read_text()), options.command, options.folder)):
         append_result(RESULTS / f"{options.to}.jsonl", line)

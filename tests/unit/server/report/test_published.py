@@ -36,14 +36,15 @@ def test_each_figure_is_beside_the_mean_of_its_group(tmp_path: Path) -> None:
     file = tmp_path / "paper.yaml"
     file.write_text(FILE)
     table = published_tables(read_published(file), group_runs(runs(tmp_path)))[0]
-    keys = ["best_accuracy_published", "best_accuracy", "best_accuracy_difference",
+    keys = ["best_accuracy_published", "best_accuracy", "best_accuracy_difference", "last_10_accuracy",
             "accuracy_published", "accuracy", "accuracy_difference"]  # fmt: skip
     assert [column.key for column in table.columns] == ["case", "group", "runs", *keys]
     first, missing = table.rows
     deviation = near(math.sqrt(0.02))
     ours, last = (MeanDeviation(near(mean), deviation, 2) for mean in (0.8, 0.7))
-    assert first == ("fedavg, digits", "fedavg", 2, 0.83, ours, near(-0.03), 0.8, last, near(-0.1))
-    assert missing == ("fedreb", "no run", 0, 0.87, None, None, None, None, None)
+    late = MeanDeviation(near(2 / 3), near(math.sqrt(2) / 15), 2)
+    assert first == ("fedavg, digits", "fedavg", 2, 0.83, ours, near(-0.03), late, 0.8, last, near(-0.1))
+    assert missing == ("fedreb", "no run", 0, 0.87, None, None, None, None, None, None)
 
 
 def test_a_case_can_name_the_label_of_a_sweeps_axis(tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ ROUNDS: list[dict[str, Any]] = [
         ("accuracy", 0.5), ("best_accuracy", 0.6), ("best_personal_accuracy", 0.9), ("client_accuracy", 0.4),
         ("best_client_accuracy", 0.6), ("waste_rate", 0.3), ("bytes_down", 123.0), ("global_sha256", None),
         ("nothing", None), ("average_accuracy", None),
-        ("seconds", 4.0), ("bytes", 6000.0),
+        ("seconds", 4.0), ("bytes", 6000.0), ("last_10_accuracy", 0.55), ("last_10_r2", None),
     ],
 )  # fmt: skip
 def test_scores_of_the_published_benchmarks(name: str, value: float | None, tmp_path: Path) -> None:
