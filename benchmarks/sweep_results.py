@@ -22,7 +22,7 @@ from fedquilt_server.library.quantities import late_value
 from fedquilt_server.status.results import Result
 
 RESULTS = Path(__file__).parent / "results"
-CURVES = ("accuracy", "average_accuracy", "global_accuracy", "personal_accuracy")
+CURVES = ("global_accuracy", "personal_accuracy", "accuracy", "average_accuracy")
 
 
 def lines_of(sweep: dict[str, Any], command: str, folder: Path | None = None) -> Iterator[dict[str, Any]]:
@@ -49,9 +49,9 @@ def curves_of(result: Result) -> dict[str, Any]:
     """Return the scores of each evaluated round, and their means over the last ten, without repeating equal ones."""
     values = {name: [row.value(name) for row in result.rounds] for name in CURVES}
     curves = {name: [round(one, 4) for one in found if one is not None] for name, found in values.items()}
-    if curves["accuracy"] == curves["global_accuracy"]:
-        del curves["accuracy"]
-    found = {name: curve for name, curve in curves.items() if curve}
+    names = list(curves)
+    found = {name: curve for i, (name, curve) in enumerate(curves.items())
+             if curve and curve not in [curves[one] for one in names[:i]]}  # fmt: skip
     return {"last_10": {name: late_value(result.rounds, name) for name in found}, "curves": found}
 
 

@@ -187,9 +187,9 @@ def _kind_of(score: str) -> CellKind:
 
 
 def _late_of(score: str) -> str | None:
-    """Return the mean over the last rounds that stands beside a best score; None for other scores."""
-    plain = score.removeprefix("best_")
-    return f"{_LATE}{plain}" if plain != score and plain in QUANTITIES else None
+    """Return the mean over the last rounds that stands beside a best score or its gain; None for other scores."""
+    gain, best, plain = score.rpartition("best_")
+    return f"{gain}{_LATE}{plain}" if best and gain in ("", GAIN) and plain in QUANTITIES else None
 
 
 def _columns(score: str) -> tuple[Column, ...]:

@@ -135,6 +135,20 @@ def test_a_gain_is_measured_against_the_most_similar_run_with_the_same_seed(tmp_
     assert [column.kind for column in found.columns[3:]] == ["share"] * 3
 
 
+def test_the_last_ten_stand_beside_a_best_gain_too(tmp_path: Path) -> None:
+    cases = {"alone": [0.5], "fedmd": [0.6, 0.9, 0.6]}
+    swept = [replace(read_run(write_run(tmp_path / name, values, algorithm=name)), case={"method": name})
+             for name, values in cases.items()]  # fmt: skip
+    figures = [{"case": {"method": "fedmd"}, "scores": {"gain_best_accuracy": 0.3}}]
+    table = PublishedTable.model_validate({"source": "x", "baseline": {"method": "alone"}, "figures": figures})
+    found = published_tables([table], group_runs(swept))[0]
+    assert [(column.key, column.kind) for column in found.columns[-1:]] == [("gain_last_10_accuracy", "share")]
+    assert (found.rows[0][4], found.rows[0][6]) == (
+        MeanDeviation(near(0.4), None, 1),
+        MeanDeviation(near(0.2), None, 1),
+    )
+
+
 def test_what_no_run_has_is_named_because_it_may_be_misspelt(tmp_path: Path) -> None:
     figures = [
         {"case": {"data.set": "digits"}, "scores": {"accuracy": 97.5, "acuracy": 0.5}},
