@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,13 +47,15 @@ def details_of(run: Path) -> dict[str, Any]:
 
 
 def curves_of(result: Result) -> dict[str, Any]:
-    """Return the scores of each evaluated round, and their means over the last ten, without repeating equal ones."""
+    """Return the distinct scores of each evaluated round, the means of their last ten, and the mean waste rate."""
     values = {name: [row.value(name) for row in result.rounds] for name in CURVES}
     curves = {name: [round(one, 4) for one in found if one is not None] for name, found in values.items()}
     names = list(curves)
     found = {name: curve for i, (name, curve) in enumerate(curves.items())
              if curve and curve not in [curves[one] for one in names[:i]]}  # fmt: skip
-    return {"last_10": {name: late_value(result.rounds, name) for name in found}, "curves": found}
+    waste = [row.waste_rate for row in result.rounds if row.waste_rate is not None]
+    mean_waste = {"waste_rate": statistics.fmean(waste)} if waste else {}
+    return {**mean_waste, "last_10": {name: late_value(result.rounds, name) for name in found}, "curves": found}
 
 
 def spent_epsilon(run: Path) -> dict[str, list[float]]:
