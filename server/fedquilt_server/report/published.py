@@ -135,8 +135,12 @@ def matches(group: RunGroup, case: Mapping[str, Any]) -> bool:
 
 
 def published_tables(tables: Sequence[PublishedTable], groups: Sequence[RunGroup]) -> list[ReportTable]:
-    """Return a table for each source: the paper's figures, the runs' own, and the differences."""
-    return [_beside(table, groups, f"published-{number}") for number, table in enumerate(tables, 1)]
+    """Return a table for each source: the paper's figures, the runs' own, and the differences.
+
+    A table that several sweeps name, because they are parts of one, occurs once.
+    """
+    distinct = [table for index, table in enumerate(tables) if table not in tables[:index]]
+    return [_beside(table, groups, f"published-{number}") for number, table in enumerate(distinct, 1)]
 
 
 def _beside(table: PublishedTable, groups: Sequence[RunGroup], name: str) -> ReportTable:

@@ -47,6 +47,15 @@ def test_each_figure_is_beside_the_mean_of_its_group(tmp_path: Path) -> None:
     assert missing == ("fedreb", "no run", 0, 0.87, None, None, None, None, None, None)
 
 
+def test_a_table_that_two_sweeps_name_occurs_once(tmp_path: Path) -> None:
+    figures = [{"case": {"seed": 1}, "scores": {"accuracy": 0.5}}]
+    first, again, other = (PublishedTable.model_validate({"source": one, "figures": figures}) for one in "xxy")
+    found = published_tables([first, again, other], group_runs(runs(tmp_path)))
+    assert [(table.name, table.title) for table in found] == [
+        ("published-1", "Published: x"), ("published-2", "Published: y"),
+    ]  # fmt: skip
+
+
 def test_a_case_can_name_the_label_of_a_sweeps_axis(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "a"))
     swept = RecordedRun(run.folder, "a", "finished", result=run.result, settings=run.settings, case={"width": "half"})
