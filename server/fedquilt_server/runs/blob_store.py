@@ -15,7 +15,7 @@ from fedquilt_common.types import Arrays, Precision
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_server.round.events import Replied
-from fedquilt_server.runs.reply_files import ReplyFiles, ReplyPlace, reply_name
+from fedquilt_server.runs.reply_files import DamageError, ReplyFiles, ReplyPlace, reply_name
 
 BLOBS: Final = "blobs"
 """Name of their folder in a run folder."""
@@ -85,10 +85,10 @@ class BlobStore:
 
     def _load(self, event: Replied) -> FileArrays:
         place = self._place(event)
-        damage = place.find_damage(event.digest)
-        if damage is not None:
-            raise DamagedReplyError(place.path, event, damage)
-        return place.arrays()
+        try:
+            return place.load(event.digest)
+        except DamageError as damage:
+            raise DamagedReplyError(place.path, event, str(damage)) from None
 
     def _place(self, event: Replied) -> ReplyPlace:
         return self.replies.find(reply_name(event.client, event.round, event.exchange, event.digest))
