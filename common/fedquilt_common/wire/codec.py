@@ -13,6 +13,7 @@ import re
 import sys
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ import safetensors
 from numpy.typing import NDArray
 
 from fedquilt_common.errors import PayloadError
+from fedquilt_common.files.durable import start_writing
 from fedquilt_common.types import Arrays, Precision
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.container_header import DTYPES, LENGTH_BYTES, ArrayPlace, header_size, read_header
@@ -111,6 +113,8 @@ def from_wire(x: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 _SMALL: Final = 1 << 20
 """Bytes of a container up to which it is written and read in one piece."""
+BLOCK: Final = 1 << 18
+"""Numbers read or averaged at a time: 2 MiB as fp64, which stays in a processor's cache."""
 _SPEC_DTYPE: Final = {
     "F32": "float32",
     "F64": "float64",
@@ -131,6 +135,7 @@ def write_arrays(
     metadata: Mapping[str, str] | None = None,
     *,
     labels: bool = False,
+    durable: bool = False,
 ) -> Blob:
     """Write a container; a large one directly from the arrays' memory (no copy in fp32).
 
@@ -140,6 +145,7 @@ def write_arrays(
         precision: number format of floats on the wire; None: that of the arrays.
         metadata: texts to store in the container's header.
         labels: the arrays are soft labels, whose container's head travels apart from the numbers.
+        durable: the caller syncs the file next, so the disk begins to write a large one at once.
 
     Returns:
         The file with its digest.
@@ -168,7 +174,7 @@ def write_arrays(
         safetensors.serialize_file(specs, str(path), texts)
     except safetensors.SafetensorError as error:
         raise _disk_error(error, path) from None
-    digest, head = _digest_written(path, kept)
+    digest, head = _digest_written(path, kept, durable=durable)
     return Blob(path, digest, path.stat().st_size, head if labels else 0)
 
 
@@ -179,14 +185,17 @@ def _write_bytes(path: Path, content: bytes) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
-def _digest_written(path: Path, arrays: Arrays) -> tuple[str, int]:
+def _digest_written(path: Path, arrays: Arrays, *, durable: bool) -> tuple[str, int]:
     """Return the SHA-256 of a container, and the bytes before its numbers, which are hashed where they are in memory.
 
     Args:
         path: the container, which has been written from ``arrays``.
         arrays: in the precision of the container.
+        durable: let the disk write the file meanwhile.
     """
     with path.open("rb") as file:
+        if durable:
+            start_writing(file.fileno())
         size = os.fstat(file.fileno()).st_size
         length = file.read(LENGTH_BYTES)
         header = file.read(header_size(length, size))
@@ -237,6 +246,14 @@ class PackedArrays(Mapping[str, NDArray[Any]]):
     def layout(self) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
         """Name, safetensors dtype and shape of each array, in the order of their bytes."""
         return tuple((name, place.dtype, place.shape) for name, place in self._entries.items())
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """Yield all numbers in blocks of one dtype, each of at most ``BLOCK`` numbers; fp16 and bf16 as float32."""
+        for _, group in groupby(self._entries.items(), key=lambda entry: entry[1].dtype):
+            places = dict(group)
+            first, size = next(iter(places)), sum(place.size for place in places.values())
+            for start in range(0, size, BLOCK):
+                yield self.block(first, start, min(start + BLOCK, size))
 
     def block(self, name: str, start: int, stop: int) -> NDArray[Any]:
         """Elements ``start`` to ``stop`` of the flattened array, shape (stop - start,); fp16 and bf16 as float32.
@@ -336,10 +353,6 @@ def open_arrays(path: Path) -> PackedArrays:
         OSError: the file cannot be read.
     """
     return BytesArrays(path.read_bytes()) if path.stat().st_size <= _SMALL else FileArrays(path)
-
-
-BLOCK: Final = 1 << 18
-"""Numbers read or averaged at a time: 2 MiB as fp64, which stays in a processor's cache."""
 
 
 def block(arrays: Arrays, name: str, start: int, stop: int) -> NDArray[Any]:

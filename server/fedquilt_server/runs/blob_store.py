@@ -131,7 +131,7 @@ class BlobStore:
     def put(self, arrays: Arrays, precision: Precision = "fp32", *, labels: bool = False) -> Blob:
         """Write arrays durably under their digest; ``labels`` writes them as soft labels."""
         with report_disk_errors(self.partial):
-            return self._keep(write_arrays(self.partial / "writing", arrays, precision, labels=labels))
+            return self._keep(write_arrays(self.partial / "writing", arrays, precision, labels=labels, durable=True))
 
     def put_patch(self, arrays: Arrays, patch: Patch, precision: Precision) -> Blob:
         """Write a patch of ``arrays`` durably under its digest."""
