@@ -91,7 +91,7 @@ class BlobStore:
             raise DamagedReplyError(place.path, event, str(damage)) from None
 
     def _place(self, event: Replied) -> ReplyPlace:
-        return self.replies.find(reply_name(event.client, event.round, event.exchange, event.digest))
+        return self.replies.find(_name_of(event))
 
     def sync_replies(self) -> None:
         """Make all replies durable.
@@ -105,8 +105,7 @@ class BlobStore:
     def discard(self, damage: DamagedReplyError) -> None:
         """Delete a damaged reply, so that its client can send it again."""
         with report_disk_errors(damage.path):
-            event = damage.event
-            self.replies.forget(reply_name(event.client, event.round, event.exchange, event.digest))
+            self.replies.forget(_name_of(damage.event))
 
     def blob(self, digest: str) -> Blob:
         """Return the blob with this digest.
@@ -143,16 +142,20 @@ class BlobStore:
         replace_durably(written.path, target)
         return Blob(target, written.digest, written.size, written.head)
 
-    def clean(self, keep: Collection[str], *, keep_replies: bool = False) -> None:
-        """Delete every blob whose digest is not in ``keep``, and all replies unless ``keep_replies``."""
+    def clean(self, keep: Collection[str], *, replies: Collection[Replied] | None = ()) -> None:
+        """Delete every blob whose digest is not in ``keep``, and every other reply than ``replies``; None keeps all."""
         with report_disk_errors(self.folder):
             for path in self.folder.iterdir():
                 if path.is_file() and path.name not in keep:
                     path.unlink()
-            if keep_replies:
+            if replies is None:
                 self.replies.end_segment()
             else:
-                self.replies.clear()
+                self.replies.clear({_name_of(event) for event in replies})
+
+
+def _name_of(event: Replied) -> str:
+    return reply_name(event.client, event.round, event.exchange, event.digest)
 
 
 def find_damage(path: Path, digest: str) -> str | None:

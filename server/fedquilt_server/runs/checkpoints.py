@@ -9,6 +9,7 @@ from typing import Final
 from fedquilt_common.algorithm_api import State
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.wire.chunks import Blob
+from fedquilt_server.round.events import Replied
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.journal import StoredCheckpoint, Traffic
 from fedquilt_server.runs.run_folder import RunFolder
@@ -84,7 +85,11 @@ class Checkpoints:
         return model if self._down == "fp32" else self._blobs.put(state.arrays, self._down)
 
     def save(self, checkpoint: StoredCheckpoint, keep: Collection[str]) -> None:
-        """Commit a checkpoint, then delete the blobs whose digest is not in ``keep``, and the replies."""
+        """Commit a checkpoint, then delete the blobs whose digest is not in ``keep``, and the replies before it.
+
+        Replies that were journaled together with the one that closed the round may count in the next one.
+        """
         self.last = checkpoint
         self._journal.save(checkpoint)
-        self._blobs.clean({checkpoint.arrays, checkpoint.extra, *keep}, keep_replies=self._keep_replies)
+        later = [event for _, event in self._journal.events_after(checkpoint.seq) if isinstance(event, Replied)]
+        self._blobs.clean({checkpoint.arrays, checkpoint.extra, *keep}, replies=None if self._keep_replies else later)

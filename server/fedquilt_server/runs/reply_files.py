@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -158,16 +158,18 @@ class ReplyFiles:
             self._file.close()
             self._file = None
 
-    def clear(self) -> None:
-        """Delete all replies.
+    def clear(self, keep: Collection[str] = ()) -> None:
+        """Delete all replies but those named in ``keep``, and those that share a segment with them.
 
         Raises:
             OSError: a file cannot be deleted.
         """
         self.end_segment()
-        self._places.clear()
+        self._places = {name: place for name, place in self._places.items() if name in keep}
+        kept = {self.find(name).path for name in keep}
         for path in self.folder.iterdir():
-            path.unlink()
+            if path not in kept:
+                path.unlink()
 
     def _begin_segment(self) -> BinaryIO:
         self._segment = self.folder / f"segment-{self._next}"
