@@ -69,7 +69,9 @@ def play_round(run: ActiveRun, value: float) -> list[Command]:
 
 
 def save(run: ActiveRun, seq: int, done: Checkpoint) -> SavedRound:
-    return run.save_round(seq, done, run.evaluate(done.state, done.round), BOARDS, set())
+    saved = run.save_round(seq, done, run.evaluate(done.state, done.round), BOARDS)
+    run.checkpoints.clean({saved.model.digest})
+    return saved
 
 
 def start(run: ActiveRun) -> None:
