@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 
 import psutil
+import pytest
 from hypothesis import settings
 
 settings.register_profile("fedquilt", deadline=None)  # no test depends on how fast the machine is
@@ -45,6 +48,17 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["FEDQUILT_CACHE"] = tempfile.mkdtemp(
         prefix="fedquilt-cache-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Leave what collection makes to the end: it is large, and would be searched for garbage again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_unconfigure() -> None:
