@@ -15,7 +15,9 @@ import psutil
 import pytest
 from hypothesis import settings
 
-settings.register_profile("fedquilt", deadline=None)  # no test depends on how fast the machine is
+# No test depends on how fast the machine is. Each run draws other examples.
+settings.register_profile("fedquilt", deadline=None, max_examples=50)
+settings.register_profile("thorough", deadline=None, max_examples=2000)
 settings.load_profile("fedquilt")
 
 # Tests start hundreds of Python processes. Each one would compile all of fedquilt again without the files of byte code.
