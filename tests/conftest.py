@@ -63,6 +63,22 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+WAITING = ("browser", "deploy", "e2e", "faults")
+"""Folders whose tests mostly wait for processes and messages."""
+LAST_WAIT = 0.8
+"""Where the last of them stands among all files, from 0 to 1."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread the files whose tests wait among those that compute, so that they run beside each other."""
+    files = list(dict.fromkeys(item.path for item in items))
+    waiting = [path for path in files if path.relative_to(Path(__file__).parent).parts[0] in WAITING]
+    computing = [path for path in files if path not in waiting]
+    places = {path: number / len(computing) for number, path in enumerate(computing)}
+    places |= {path: LAST_WAIT * number / len(waiting) for number, path in enumerate(waiting)}
+    items.sort(key=lambda item: places[item.path])
+
+
 def pytest_unconfigure() -> None:
     """Remove the prepared data sets when the last process of the test run ends."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
