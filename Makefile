@@ -4,8 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
-# Number of tests that run in parallel: one more than two cores, because many tests wait for brokers and processes.
-JOBS ?= 3
+# Number of tests that run in parallel: two for each of two cores, because many tests wait for brokers and processes.
+JOBS ?= 4
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-gpu arm64-test explore soak boot-test fuzz check format docs bench wheelhouse clean
@@ -35,7 +35,7 @@ demo: $(VENV)/.has-server ## Run a small federation on this machine, with the st
 	$(BIN)/fedquilt demo $(ARGS)
 
 test: $(VENV)/.has-dev ## Run the tests (ARGS="-k broker" selects some of them)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Without a CUDA device, all these tests are skipped. On a Jetson, install NVIDIA's wheel of torch first.
 test-gpu: $(VENV)/.has-dev ## Try training, evaluation and memory on a CUDA device, in all precisions

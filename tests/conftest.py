@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 
 import psutil
+import pytest
 from hypothesis import settings
 
-settings.register_profile("fedquilt", deadline=None)  # no test depends on how fast the machine is
+# No test depends on how fast the machine is. Each run draws other examples.
+settings.register_profile("fedquilt", deadline=None, max_examples=50)
+settings.register_profile("thorough", deadline=None, max_examples=2000)
 settings.load_profile("fedquilt")
 
 # Tests start hundreds of Python processes. Each one would compile all of fedquilt again without the files of byte code.
@@ -45,6 +50,33 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["FEDQUILT_CACHE"] = tempfile.mkdtemp(
         prefix="fedquilt-cache-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Leave what collection makes to the end: it is large, and would be searched for garbage again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+WAITING = ("browser", "deploy", "e2e", "faults")
+"""Folders whose tests mostly wait for processes and messages."""
+LAST_WAIT = 0.8
+"""Where the last of them stands among all files, from 0 to 1."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread the files whose tests wait among those that compute, so that they run beside each other."""
+    files = list(dict.fromkeys(item.path for item in items))
+    waiting = [path for path in files if path.relative_to(Path(__file__).parent).parts[0] in WAITING]
+    computing = [path for path in files if path not in waiting]
+    places = {path: number / len(computing) for number, path in enumerate(computing)}
+    places |= {path: LAST_WAIT * number / len(waiting) for number, path in enumerate(waiting)}
+    items.sort(key=lambda item: places[item.path])
 
 
 def pytest_unconfigure() -> None:

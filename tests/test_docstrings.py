@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.support.tables import each
 
 from fedquilt_common import types
 from fedquilt_common.algorithm_api import algorithm as algorithm_module
@@ -107,7 +108,7 @@ def test_the_seam_has_what_it_should_have() -> None:
             "TrainingPhase", "MqttMessage", "Will"} <= {kind.__name__ for kind in seam_records()}  # fmt: skip
 
 
-@pytest.mark.parametrize("item", seam_functions(), ids=lambda item: item.place)
+@each(seam_functions, lambda item: item.place)
 def test_a_member_of_the_seam_is_documented(item: Item) -> None:
     assert item.text, "has no docstring"
     arguments = section(item.text, "Args")
@@ -116,7 +117,7 @@ def test_a_member_of_the_seam_is_documented(item: Item) -> None:
     assert SHAPE.search(item.text) or not item.has_arrays, "takes or returns arrays, but names no shape"
 
 
-@pytest.mark.parametrize("kind", seam_records(), ids=lambda kind: kind.__name__)
+@each(seam_records, lambda kind: kind.__name__)
 def test_a_record_of_the_seam_is_documented_field_by_field(kind: Any) -> None:
     attributes = section(kind.__doc__ or "", "Attributes")
     for field in dataclasses.fields(kind):
@@ -135,7 +136,7 @@ def test_a_name_of_a_type_is_explained_in_the_next_line(module: ModuleType) -> N
             assert explained, f"{statement.targets[0].id} has no text below it"
 
 
-@pytest.mark.parametrize("module", list(rooms()), ids=lambda module: module.__name__)
+@each(rooms, lambda module: module.__name__)
 def test_public_functions_on_arrays_state_shapes(module: ModuleType) -> None:
     for item in functions(module):
         name = item.place.rpartition(".")[2]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.tables import each
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {
@@ -284,9 +285,9 @@ def test_nothing_below_the_machine_does_io_either() -> None:
     assert {"fedquilt_server.round.events", "fedquilt_common.types"} <= seen
 
 
-@pytest.mark.parametrize(("module", "path"), [pytest.param(m, p, id=m) for m, p in sources()])
+@each(sources, lambda module, path: module)
 def test_no_file_is_too_long(module: str, path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= LONGEST_FILE, module
+    assert len(path.read_text().splitlines()) <= LONGEST_FILE
 
 
 HEAVY = ("torch", "sklearn", "scipy", "fastapi", "uvicorn", "fedquilt_server", "fedquilt_common.training.learner")

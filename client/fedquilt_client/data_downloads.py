@@ -196,14 +196,14 @@ class DataDownloads:
         if self._assembly is None or not self._assembly.fits(header):
             kept = self._kept[1] if self._kept is not None and self._kept[0] == header.count else 0
             self._kept = None
-            self._assembly = Assembly(self._part(file, ".part"), header, file.size, kept)
+            self._assembly = Assembly(self._part(file, ".part"), header, file.size, kept, durable=True)
         return self._assembly
 
     def _finish(self, assembly: Assembly, file: DataFile) -> None:
         self._assembly = self._target = None
         self._part(file, ".chunks").unlink(missing_ok=True)
         try:
-            assembly.finish(self.path(file), durable=True)
+            assembly.finish(self.path(file))
         except DamagedTransferError:
             self._note_damage(file)
         if all(self.path(each).exists() for each in self._files.values()):

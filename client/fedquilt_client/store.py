@@ -36,6 +36,8 @@ from fedquilt_common.wire.topics import check_name
 log = logging.getLogger(__name__)
 
 
+_REMEMBERED: Final = 10_000
+"""Clients without private memory whose records a run store holds in memory."""
 LEDGERS: Final = "privacy"
 """Name of the folder of the privacy ledgers, below an agent's state folder."""
 LARGEST_BOOT: Final = 1 << 62
@@ -110,6 +112,9 @@ class RunStore:
         self.run = run
         self.patches = folder / "patches"
         self.message = folder / "run.json"
+        self._clients = folder / "clients"
+        self._records = dict[int, ClientRecord]()
+        self._cleaned = set[int]()
         shutil.rmtree(self.patches, ignore_errors=True)  # the broker retains them; a power cut may have damaged these
         shutil.rmtree(folder / "drafts", ignore_errors=True)
         self.patches.mkdir(parents=True)
@@ -154,19 +159,17 @@ class RunStore:
         Raises:
             RunFolderError: the client's record is damaged.
         """
-        home = self._home(reply.client)
-        if not home.exists():
+        home, before = self._home(reply.client), self._read(reply.client)
+        if not before.memories and not home.exists():
             home.mkdir(parents=True)
         drafts.reply.replace(home / reply.file)
         exchange = reply.round, reply.exchange
-        before = self._read(reply.client)
         after = replace(before.memory_after(since) or StoredMemory(exchange), after=exchange)
         if memory is not None:
             name = name_memory(exchange, reply.digest)
             drafts.memory.replace(home / name)
             after = StoredMemory(exchange, name, memory)
-        record = before.add(reply, since, after)
-        self._write(home, record, durable=before.has_memory or record.has_memory)
+        self._write(reply.client, before, before.add(reply, since, after))
         return reply
 
     def reply(self, client: int, round: int, exchange: int, task: str) -> StoredReply | None:
@@ -193,9 +196,8 @@ class RunStore:
         Raises:
             RunFolderError: the client's record is damaged.
         """
-        home = self._home(reply.client)
         before = self._read(reply.client)
-        self._write(home, before.without(reply), durable=before.has_memory)
+        self._write(reply.client, before, before.without(reply))
 
     def memory(self, client: int, since: ExchangeId | None) -> CheckedFile | None:
         """Return the client's private memory as it was after the reply ``since``; None if it had none.
@@ -216,9 +218,18 @@ class RunStore:
         return CheckedFile(home / memory.file, memory.digest)
 
     def _home(self, client: int) -> Path:
-        return self.folder / "clients" / str(client)
+        return self._clients / str(client)
 
     def _read(self, client: int) -> ClientRecord:
+        """Return the client's record. That of a client without private memory is read from the disk once.
+
+        Raises:
+            RunFolderError: as ``_read_from_disk`` does.
+        """
+        known = self._records.get(client)
+        return self._read_from_disk(client) if known is None else known
+
+    def _read_from_disk(self, client: int) -> ClientRecord:
         """Return the client's record; a damaged one of a client without private memory is deleted.
 
         Raises:
@@ -234,19 +245,36 @@ class RunStore:
                         raise RunFolderError(f"{error}. {_memory_advice(home)}") from None
                     log.warning("%s: deleting it, because client %d has no private memory", error, client)
                 (home / COMMITTED).unlink()
-            return find_replies(self.run.run, client, home)
+            return self._remember(client, find_replies(self.run.run, client, home))
 
-    def _write(self, home: Path, record: ClientRecord, *, durable: bool) -> None:
-        """Write the record if the client has private memory or a record, then delete the files that it no longer names.
+    def _remember(self, client: int, record: ClientRecord) -> ClientRecord:
+        """Hold the record of a client that has none on the disk, in the place of the one that was used last."""
+        self._records.pop(client, None)
+        self._records[client] = record
+        if len(self._records) > _REMEMBERED:
+            del self._records[next(iter(self._records))]
+        return record
 
-        Args:
-            durable: whether the client has, or had, private memory.
+    def _write(self, client: int, before: ClientRecord, after: ClientRecord) -> None:
+        """Replace a client's record, then delete the files that the new one no longer names.
+
+        A client without private memory needs no record on the disk: the names of its replies' files are enough.
         """
+        home, durable = self._home(client), before.has_memory or after.has_memory
+        self._records.pop(client, None)
         if durable or (home / COMMITTED).exists():
-            write_record(home, record, durable=durable)
-        for path in home.iterdir():
-            if path.name not in record.files:
-                path.unlink()
+            write_record(home, after, durable=durable)
+        else:
+            self._remember(client, after)
+        for name in self._present(client, before) - after.files:
+            (home / name).unlink(missing_ok=True)
+
+    def _present(self, client: int, record: ClientRecord) -> set[str]:
+        """Return the files in a client's folder: those of its record, and at first any others that a crash left."""
+        if client in self._cleaned:
+            return record.files
+        self._cleaned.add(client)
+        return {path.name for path in self._home(client).iterdir()}
 
 
 def _memory_advice(home: Path) -> str:

@@ -23,9 +23,9 @@ SHORTEST_PROBE_SECONDS: Final = 0.2
 LAST_PROBE_SECONDS: Final = 60.0
 DAMAGES: Final = 3
 """How often a reply that arrives damaged is sent again at once."""
-TOGETHER: Final = 16
+TOGETHER: Final = 32
 """Most replies that are sent and wait for their receipts."""
-TOGETHER_BYTES: Final = DEFAULT_CHUNK
+TOGETHER_BYTES: Final = 4 * DEFAULT_CHUNK
 """The same in bytes; a larger reply is sent alone."""
 READINGS: Final = 5
 """How often a reply that cannot be read from the disk is tried before it counts as damaged."""
@@ -109,13 +109,14 @@ class Uploads:
     def advance(self) -> None:
         """Start the next replies that are due, and ask for receipts that are overdue."""
         now = time.monotonic()
-        for offer in [offer for offer in self._waiting.values() if offer.due <= now]:
-            if not self._has_room(offer):
-                break
+        while (offer := self._next_due(now)) is not None and self._has_room(offer):
             del self._waiting[offer.reply.digest]
             self._start(offer)
         for offer in [offer for offer in self._sending.values() if offer.due <= now]:
             self._send_or_ask(offer)
+
+    def _next_due(self, now: float) -> _Offer | None:
+        return next((offer for offer in self._waiting.values() if offer.due <= now), None)
 
     def _has_room(self, offer: _Offer) -> bool:
         sizes = [sending.reply.size for sending in self._sending.values()]

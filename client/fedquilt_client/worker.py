@@ -44,7 +44,7 @@ from fedquilt_common.submodels.patch_layout import AssembledArrays
 from fedquilt_common.submodels.slices import Anatomy, IndexSet, Slice
 from fedquilt_common.training.out_of_memory import is_out_of_memory
 from fedquilt_common.training_jobs import DECLINED, DISK_FAILURE, Job
-from fedquilt_common.wire.codec import open_arrays, write_arrays
+from fedquilt_common.wire.codec import PackedArrays, open_arrays, write_arrays
 from fedquilt_common.wire.messages import (
     MAX_METRICS,
     REPLY_KEY,
@@ -61,7 +61,9 @@ PLENTY = 1 << 30
 MEMORY_SECONDS: Final = 1.0
 """Time between two readings of the free memory when jobs start: small jobs must not wait for them."""
 QUICK_SECONDS: Final = 0.1
-"""A job that took less has used the power that it began with."""
+"""A job that took less has used the power that it began with, and the next one may reuse its memory."""
+IDLE_SECONDS: Final = 0.1
+"""Time without a job after which the process returns its free memory."""
 
 
 _TELL_NOTHING: Final = (ExperimentError, PackageMissingError, RunFolderError, SliceError)
@@ -90,13 +92,15 @@ class Worker:
         """Answers to the event ``trained``: the job's number, and the joules if they are known; None ends them."""
         self._began = 0.0
         self._memory_at, self._free = -math.inf, 0
+        self._opened: tuple[tuple[Path, int], PackedArrays] | None = None
 
     def do(self, job: Job) -> None:
         """Do one job; an error becomes an event with a reason, unless the job is cancelled."""
         self._began = time.monotonic()
         try:
             result = self._work(job)
-            trim_heap()
+            if time.monotonic() - self._began >= QUICK_SECONDS:
+                trim_heap()
             self._emit(job.number, "done", **result)
         except Exception as error:
             if job.number in self.cancelled:  # its patches may be deleted already, so the error is no failure
@@ -150,7 +154,7 @@ class Worker:
         )
         if job.labels and board.run.public is not None:
             _ = ctx.public  # raises if the public set differs from the coordinator's
-        task = _task(job, board)
+        task = self._task(job, board)
         reply = ctx.do(task)
         memory: str | None = None
         if ctx.memory_changed:
@@ -210,6 +214,23 @@ class Worker:
             self._board, self._run_file = BoardRun(run, experiment, tuple(job.allowed), self._threads), version
         return self._board
 
+    def _task(self, job: Job, board: Any) -> Task:
+        """Return the task with the received arrays: a container, or the patches of a sub-model."""
+        if job.slice is None:
+            arrays = self._open(job.patches[0].path) if job.patches else {}
+            return Task(job.kind, arrays, job.scalars)
+        slices = [_slice(board.anatomy, message) for message in job.slices]
+        own = slices[job.slice]
+        arrays = AssembledArrays(own, slices, [patch.path for patch in job.patches], board.experiment.wire.down)
+        return Task(job.kind, arrays, job.scalars, slice=own)
+
+    def _open(self, path: Path) -> PackedArrays:
+        """Return the arrays of a container; clients that get the same one share it."""
+        version = path, _modified(path)
+        if self._opened is None or self._opened[0] != version:
+            self._opened = version, open_arrays(path)
+        return self._opened[1]
+
     def _progress(self, number: int) -> Any:
         last = time.monotonic()
 
@@ -268,16 +289,6 @@ def _failure(error: Exception, *, private: bool = False) -> dict[str, str]:
     return {"event": "failed", "reason": f"{type(error).__name__}: {error}"}
 
 
-def _task(job: Job, board: Any) -> Task:
-    """Return the task with the received arrays: a container, or the patches of a sub-model."""
-    if job.slice is None:
-        return Task(job.kind, open_arrays(job.patches[0].path) if job.patches else {}, job.scalars)
-    slices = [_slice(board.anatomy, message) for message in job.slices]
-    own = slices[job.slice]
-    arrays = AssembledArrays(own, slices, [patch.path for patch in job.patches], board.experiment.wire.down)
-    return Task(job.kind, arrays, job.scalars, slice=own)
-
-
 def _slice(anatomy: Anatomy, message: SliceMessage) -> Slice:
     """Decode a slice.
 
@@ -330,8 +341,17 @@ def main() -> None:
     worker = Worker(out, int(sys.argv[1]) if len(sys.argv) > 1 else 1)
     jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(sys.stdin, jobs, worker), daemon=True).start()
-    while (job := jobs.get()) is not None:
+    while (job := _next_job(jobs)) is not None:
         worker.do(job)
+
+
+def _next_job(jobs: queue.SimpleQueue[Job | None]) -> Job | None:
+    """Return the next job; a process that has to wait for it first returns its free memory to the system."""
+    try:
+        return jobs.get(timeout=IDLE_SECONDS)
+    except queue.Empty:
+        trim_heap()
+        return jobs.get()
 
 
 def _read(lines: TextIO, jobs: queue.SimpleQueue[Job | None], worker: Worker) -> None:

@@ -24,6 +24,7 @@ class Case:
         different: fields that must not give FedAvg's bits.
         refused: fields that it must not accept, each with a word of the reason.
         rounds: rounds of learning.
+        batch: samples of a step of learning; the learning rate is proportional to it.
         accuracy: that the global model must reach.
         personal: accuracy that the clients' own models must reach, on their own samples.
         public: number of public samples, for algorithms that need them.
@@ -39,6 +40,7 @@ class Case:
     different: dict[str, Any] | None = None
     refused: tuple[tuple[dict[str, Any], str], ...] = ()
     rounds: int = 4
+    batch: int = 32
     accuracy: float = 0.85
     personal: float = 0.85
     public: int | None = None
@@ -133,6 +135,7 @@ CASES: dict[str, Case] = {
         ),
         rounds=12,
         accuracy=0.75,
+        batch=16,
     ),
     "decoupled": Case(
         fields={"start": 0},
@@ -141,6 +144,7 @@ CASES: dict[str, Case] = {
         refused=(({"widths": {"strong": 0.5}}, "width 1"), ({"data": "all"}, "affordable or own")),
         rounds=6,
         accuracy=0.7,
+        batch=16,
     ),
     "all-large": Case(),
     "fedopt": Case(
@@ -158,6 +162,7 @@ CASES: dict[str, Case] = {
             ({"beta2": -0.1}, "not including, 1"),
         ),
         rounds=8,
+        batch=16,
     ),
     "feddyn": Case(
         fields={"alpha": 0.1},
@@ -175,6 +180,7 @@ CASES: dict[str, Case] = {
         degenerate={},  # every client has as many samples, so it takes as many steps
         different={"mu": 0.5},
         refused=(({"mu": -0.1}, "0 or a positive"), ({"mu": float("inf")}, "0 or a positive")),
+        batch=16,
     ),
     "fedbuff": Case(
         degenerate=None,

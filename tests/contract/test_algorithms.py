@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.contract.cases import CASES, Case, check_reply
+from tests.support.tables import each
 
 from fedquilt_common.algorithm_api import Algorithm, Learner, State, Task, declaration_of
 from fedquilt_common.algorithms import ALGORITHMS, make_algorithm
@@ -78,7 +79,8 @@ class Fleet:
     measures: bool = False
     public_samples: int | None = None
     data_set: str = "digits"
-    lr: float = 0.05
+    lr: float = 0.1
+    batch: int = 32
     most: int | None = None
     """Samples that each client trains on at most; None: all of its own."""
     memories: dict[tuple[int, ExchangeId], dict[str, NDArray[Any]]] = field(default_factory=dict)
@@ -99,7 +101,7 @@ class Fleet:
             },
             "model": self.model,
             "algorithm": {"name": "fedavg"},
-            "training": {"epochs": 2, "batch": 16, "lr": self.lr, "momentum": 0.9},
+            "training": {"epochs": 2, "batch": self.batch, "lr": self.lr, "momentum": 0.9},
         }
         return Experiment.model_validate(raw)
 
@@ -286,7 +288,8 @@ def test_every_algorithm_has_its_case() -> None:
 @NAMES
 def test_it_learns(name: str) -> None:
     case = CASES[name]
-    fleet = Fleet(make(name, case.fields), model=case.model, public_samples=case.public)
+    training: dict[str, Any] = {"batch": case.batch, "lr": case.batch / 320}
+    fleet = Fleet(make(name, case.fields), model=case.model, public_samples=case.public, **training)
     fleet.measures = declaration_of(fleet.algorithm).holdout is not None
     before = fleet.algorithm.evaluate(fleet.first_state(), fleet.ctx(0, {})).get("accuracy", 0.0)
     driver = Driver(fleet, case.rounds)
@@ -323,7 +326,7 @@ def test_it_replays_to_the_same_bits_after_a_crash(name: str) -> None:
         assert again.tasks_done == tasks  # no journaled task runs again
 
 
-@NAMES
+@each(ALGORITHMS)
 def test_its_case_has_a_degenerate_case_or_states_why_not(name: str) -> None:
     assert (CASES[name].degenerate is None) == bool(CASES[name].why)
 
@@ -366,10 +369,7 @@ def test_fedavg_of_one_client_is_plain_training() -> None:
     assert bits(Driver(fleet, 2).run()) == bits(State(arrays))
 
 
-@pytest.mark.parametrize(
-    ("name", "fields", "word"),
-    [(name, fields, word) for name, case in CASES.items() for fields, word in case.refused],
-)
+@each([(name, fields, word) for name, case in CASES.items() for fields, word in case.refused])
 def test_it_refuses_senseless_fields(name: str, fields: dict[str, Any], word: str) -> None:
     with pytest.raises(ValueError, match=word) as error:
         make(name, fields)

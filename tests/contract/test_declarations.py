@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from tests.contract.cases import CASES
-from tests.contract.test_algorithms import NAMES, make
+from tests.contract.test_algorithms import make
+from tests.support.tables import each
 
 from fedquilt_common.algorithm_api import Declaration
 from fedquilt_common.algorithms import ALGORITHMS
@@ -17,7 +18,7 @@ from fedquilt_common.algorithms.choices import choices
 CHOICES = [(name, field, value) for name in sorted(ALGORITHMS) for field, value in choices(ALGORITHMS[name]).items()]
 
 
-@pytest.mark.parametrize(("name", "field", "allowed"), CHOICES)
+@each(CHOICES)
 def test_it_refuses_a_value_that_is_none_of_the_choices(name: str, field: str, allowed: tuple[Any, ...]) -> None:
     fields = dict(CASES[name].fields)
     for value in ("neither", None, 1, ["sgd"]):
@@ -28,7 +29,7 @@ def test_it_refuses_a_value_that_is_none_of_the_choices(name: str, field: str, a
         assert all(str(choice) in str(error.value) for choice in allowed if choice is not None)
 
 
-@NAMES
+@each(ALGORITHMS)
 def test_it_declares_how_it_is_evaluated(name: str) -> None:
     declared = ALGORITHMS[name].declares
     assert type(declared) is Declaration
@@ -39,7 +40,7 @@ def test_it_declares_how_it_is_evaluated(name: str) -> None:
 PAPER = re.compile(r'[A-Z]\w+( et al\.| and [A-Z]\w+)?, "[^"]{10,}", [A-Z][\w &.,-]* (19|20)\d\d\b')
 
 
-@NAMES
+@each(ALGORITHMS)
 def test_its_file_cites_the_paper(name: str) -> None:
     """As: McMahan et al., "Title", AISTATS 2017."""
     words = sys.modules[ALGORITHMS[name].__module__].__doc__ or ""

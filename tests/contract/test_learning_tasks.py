@@ -37,7 +37,7 @@ OTHER_LAYERS = {"scalefl": {"widths": {"strong": 1.0, "medium": 0.5}, "exits": {
 @pytest.mark.parametrize(("name", "task"), PAIRS)
 def test_it_learns_every_task_that_it_does_not_refuse(name: str, task: str) -> None:
     fields = OTHER_LAYERS.get(name, CASES[name].fields)
-    fleet = Fleet(make(name, fields), model=MODELS[task], data_set=SETS[task], lr=LR[task])
+    fleet = Fleet(make(name, fields), model=MODELS[task], data_set=SETS[task], lr=LR[task], batch=16)
     fleet.measures = declaration_of(fleet.algorithm).holdout is not None
     main = fleet.bench.learning_task.main.name
     before = fleet.bench.evaluate(fleet.first_state().arrays or fleet.bench.first_model())[main]

@@ -71,13 +71,15 @@ def test_there_are_no_others() -> None:
     assert found == {"fedreb_options", "personal", "soft_labels", "submodels", *EXPERIMENTS}
 
 
+@pytest.mark.timeout(PATIENCE)
 @pytest.mark.parametrize(
     ("name", "data", "options", "score"),
     [
         ("submodels", "cifar10", ["--vary=method=scalefl", "--set=data.clients=3", "--set=rounds=1",
                                         "--set=participation={}", "--set=fleet.0.clients=1",
                                         "--set=fleet.1.clients=1", "--set=fleet.2.clients=1",
-                                        "--set=data.partition.shares=200"], "average_accuracy"),
+                                        "--set=data.partition.shares=200",
+                                        "--set=model.width=0.05"], "average_accuracy"),
         ("personal", "fashion-mnist", ["--vary=data.set=fashion-mnist", "--vary=method=fedrep", "--set=rounds=1",
                                        "--set=data.partition={scheme: uniform, shares: 500}",
                                        "--set=training.epochs=1"], "best_personal_accuracy"),
@@ -98,6 +100,7 @@ def test_its_smallest_case_runs(tmp_path: Path, name: str, data: str, options: l
 SMALL_AEP = ["--vary=dataset=aep", "--vary=seed=1", "--set=rounds=2", "--set=data.clients=4", "--set=evaluate_every=1"]
 
 
+@pytest.mark.timeout(PATIENCE)
 @pytest.mark.parametrize(
     ("name", "options", "score"),
     [
@@ -122,6 +125,7 @@ def test_a_small_case_of_a_papers_table_runs(tmp_path: Path, name: str, options:
     assert isinstance(ours[f"{score}_published"], float)
 
 
+@pytest.mark.timeout(PATIENCE)
 def test_a_small_case_of_the_privacy_figure_runs(tmp_path: Path) -> None:
     """Three clients share samples, and each has a ledger of its own."""
     pytest.importorskip("opacus", reason="needs the extra dp")

@@ -10,7 +10,6 @@ import psutil
 import pytest
 from tests.e2e.test_simulate import fedquilt, fingerprint, finish, pids, result, run, wait_for
 from tests.support.runs import finished_rounds
-from tests.support.warm import ForkedProgram
 
 EXPERIMENT = """
 name: digits-central
@@ -35,7 +34,7 @@ def test_kills_change_no_bit_and_spend_nothing_twice(tmp_path: Path) -> None:
     command = "simulate", "central.yaml", "--out", "run"
     calm = run(*command, where=folders[0])
     assert calm.code == 0, calm.err
-    with fedquilt(*command, where=folders[1], start=ForkedProgram) as process:
+    with fedquilt(*command, where=folders[1]) as process:
         for number in range(2):
             wait_for(lambda number=number: finished_rounds(folders[1]) > number, "round")  # type: ignore[misc]
             os.kill(psutil.Process(pids(folders[1])["coordinator"]).pid, signal.SIGKILL)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from tests.e2e.test_simulate import fedquilt, fingerprint, finish, pids, result, run, wait_for
 from tests.support.runs import finished_rounds, workers_of
-from tests.support.warm import ForkedProgram
 
 from fedquilt_common.privacy.ledger import SUFFIX, read_ledger
 
@@ -48,7 +47,7 @@ def test_kills_change_neither_bits_nor_ledgers(tmp_path: Path) -> None:
     command = "simulate", "private.yaml", "--out", "run"
     calm = run(*command, where=folders[0])
     assert calm.code == 0, calm.err
-    with fedquilt(*command, where=folders[1], start=ForkedProgram) as process:
+    with fedquilt(*command, where=folders[1]) as process:
         for number, who in enumerate(("strong-0", "coordinator", "strong-1")):
             wait_for(lambda number=number: finished_rounds(folders[1]) > number, "round")  # type: ignore[misc]
             victim = pids(folders[1])[who]

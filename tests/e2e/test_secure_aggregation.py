@@ -13,7 +13,6 @@ import pytest
 from safetensors.numpy import load_file
 from tests.e2e.test_simulate import fedquilt, fingerprint, finish, pids, result, run, wait_for
 from tests.support.runs import finished_rounds
-from tests.support.warm import ForkedProgram
 
 pytest.importorskip("Crypto", reason="needs the extra secure")
 EXPERIMENT = """
@@ -46,7 +45,7 @@ def test_kills_change_no_bit_and_masks_no_more_than_the_rounding(tmp_path: Path)
     simulate(calm)
     killed.mkdir()
     (killed / "secure.yaml").write_text((calm / "secure.yaml").read_text())
-    with fedquilt("simulate", "secure.yaml", "--out", "run", where=killed, start=ForkedProgram) as process:
+    with fedquilt("simulate", "secure.yaml", "--out", "run", where=killed) as process:
         for number, who in enumerate(("coordinator", "board-1")):
             wait_for(lambda number=number: finished_rounds(killed) > number, "round")  # type: ignore[misc]
             os.kill(psutil.Process(pids(killed)[who]).pid, signal.SIGKILL)
@@ -74,7 +73,7 @@ def test_rounds_go_on_when_a_board_falls_silent(tmp_path: Path) -> None:
     folder = tmp_path / "silent"
     folder.mkdir()
     (folder / "secure.yaml").write_text(EXPERIMENT.format(rounds=4, algorithm="fedavg", deadline=4, secure="true"))
-    with fedquilt("simulate", "secure.yaml", "--out", "run", where=folder, start=ForkedProgram) as process:
+    with fedquilt("simulate", "secure.yaml", "--out", "run", where=folder) as process:
         wait_for(lambda: finished_rounds(folder) > 0, "round")
         board = psutil.Process(pids(folder)["board-2"])
         board.suspend()

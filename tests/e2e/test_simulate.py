@@ -48,7 +48,7 @@ class Done:
 
 @contextlib.contextmanager
 def fedquilt(
-    *arguments: str, where: Path, start: type[subprocess.Popen[str]] = subprocess.Popen
+    *arguments: str, where: Path, start: type[subprocess.Popen[str]] = ForkedProgram
 ) -> Iterator[subprocess.Popen[str]]:
     """Run the command in the folder ``where``; all its processes are stopped afterwards."""
     command = [sys.executable, "-m", "fedquilt_common.cli", *arguments]
@@ -65,8 +65,8 @@ def finish(process: subprocess.Popen[str]) -> Done:
     return Done(process.returncode, out, err)
 
 
-def run(*arguments: str, where: Path) -> Done:
-    with fedquilt(*arguments, where=where) as process:
+def run(*arguments: str, where: Path, start: type[subprocess.Popen[str]] = ForkedProgram) -> Done:
+    with fedquilt(*arguments, where=where, start=start) as process:
         return finish(process)
 
 
@@ -104,9 +104,9 @@ def wait_for(done: Callable[[], Any], what: str) -> None:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
-    """The experiment, run once without disturbance."""
+    """The experiment, run once without disturbance, by a program that begins as a user's does."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    return folder, run(*simulate("digits-fedavg", "--json"), where=folder)
+    return folder, run(*simulate("digits-fedavg", "--json"), where=folder, start=subprocess.Popen)
 
 
 def test_a_run_leaves_what_is_documented(undisturbed: tuple[Path, Done]) -> None:
@@ -164,7 +164,7 @@ def test_a_finished_folder_is_refused(undisturbed: tuple[Path, Done]) -> None:
 
 def test_kills_change_no_bit(undisturbed: tuple[Path, Done], tmp_path: Path) -> None:
     """Kill coordinator, agent and broker one after another, each in the middle of a round."""
-    with fedquilt(*simulate("digits-fedavg"), where=tmp_path, start=ForkedProgram) as process:
+    with fedquilt(*simulate("digits-fedavg"), where=tmp_path) as process:
         for number, who in enumerate(("coordinator", "strong-0", "broker")):
             wait_for(lambda number=number: finished_rounds(tmp_path) >= 2 * number + 1, "round")  # type: ignore[misc]
             before = pids(tmp_path)
@@ -182,7 +182,7 @@ def test_kills_change_no_bit(undisturbed: tuple[Path, Done], tmp_path: Path) -> 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: processes are forked there only")
 def test_killed_fork_servers_change_no_bit(undisturbed: tuple[Path, Done], tmp_path: Path) -> None:
     """The training processes end with their server, and the agents with theirs; all are started again."""
-    with fedquilt(*simulate("digits-fedavg"), where=tmp_path, start=ForkedProgram) as process:
+    with fedquilt(*simulate("digits-fedavg"), where=tmp_path) as process:
         for number, who in enumerate(("fork-workers", "fork-agents")):
             wait_for(lambda number=number: finished_rounds(tmp_path) >= 2 * number + 1, "round")  # type: ignore[misc]
             before = fork_servers(tmp_path)

@@ -28,4 +28,6 @@ def test_tasks_go_on_over_kills_and_the_journal_repeats_the_run(tmp_path: Path) 
     assert len(counted) == len(set(counted)) == 4 * 12
     replay = warm.fedquilt("replay", str(tmp_path / "run"), where=tmp_path, patience=PATIENCE)
     assert replay.returncode == 0, replay.stdout + replay.stderr
+    events = map(json.loads, (tmp_path / "run" / "events.jsonl").read_text().splitlines())
+    assert "round restarted" not in {event["kind"] for event in events}
     assert "The journal has all 12 rounds. The global model is bit-identical" in replay.stdout

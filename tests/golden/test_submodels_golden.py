@@ -15,6 +15,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from tests.support.data import golden_vectors
+from tests.support.tables import each
 
 from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
 from fedquilt_common.algorithm_api import Reply
@@ -44,7 +45,7 @@ def at_round(anatomy: Anatomy, j: int) -> Any:
 # -- a: index sets ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", A["single_layer"], ids=lambda c: f"{c['K']}-{c['beta']}-{c['round']}")
+@each(A["single_layer"], lambda c: f"{c['K']}-{c['beta']}-{c['round']}")
 def test_windows_are_those_of_equation_3_4_and_of_the_published_code(case: dict[str, Any]) -> None:
     size, beta, j = case["K"], case["beta"], case["round"]
     group = Anatomy((Group("layer", size, 0),), {})
@@ -55,7 +56,7 @@ def test_windows_are_those_of_equation_3_4_and_of_the_published_code(case: dict[
             assert kept.indices.tolist() == case[f"{prefix}_idx"]
 
 
-@pytest.mark.parametrize("case", A["heterofl_static"], ids=lambda c: f"{c['K']}-{c['beta']}")
+@each(A["heterofl_static"], lambda c: f"{c['K']}-{c['beta']}")
 def test_prefixes_are_those_of_heterofl(case: dict[str, Any]) -> None:
     assert count_channels(case["K"], case["beta"], "ceil") == case["code_n_ceil"]
     assert count_channels(case["K"], case["beta"], "floor") == max(1, case["paper_n_floor"])

@@ -72,14 +72,14 @@ def test_any_order_with_duplicates_gives_the_same_bytes(payload: bytes, chunk: i
         parts = cut(payload, headers)
         again = data.draw(st.lists(st.sampled_from(headers), max_size=10))
         arrivals = data.draw(st.permutations([*headers, *again]))
-        assembly = Assembly(place / "in" / "partial", arrivals[0], len(payload))
+        assembly = Assembly(place / "in" / "partial", arrivals[0], len(payload), durable=True)
         lacking = set(range(len(headers)))
         for header in arrivals:
             assert assembly.missing == lacking
             assert assembly.find_first_missing() == min(lacking, default=assembly.count)
             lacking.discard(header.index)
             assert assembly.add(ChunkHeader.decode(header.encode()), parts[header.index]) is (not lacking)
-        finished = assembly.finish(place / "out" / "whole", durable=True)
+        finished = assembly.finish(place / "out" / "whole")
         assert finished == Blob(place / "out" / "whole", blob.digest, len(payload))
         assert finished.path.read_bytes() == payload
         assert not (place / "in" / "partial").exists()

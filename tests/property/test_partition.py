@@ -124,9 +124,9 @@ def test_digits_for_eight_clients() -> None:
 
 
 def test_fast_enough_for_a_hundred_clients() -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     partition(np.arange(60_000) % 10, 100, "dirichlet", 0.01, 300, seed=0)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 @pytest.mark.parametrize(
@@ -135,11 +135,11 @@ def test_fast_enough_for_a_hundred_clients() -> None:
     ids=lambda scheme: scheme.name,
 )
 def test_time_grows_with_the_clients_and_not_with_their_square(scheme: Scheme) -> None:
-    """40,000 clients take less than 5 s; what looks at all clients for each client took minutes."""
-    started = time.perf_counter()
+    """40,000 clients take less than 5 s of the processor; what looks at all clients for each client took minutes."""
+    started = time.process_time()
     shares = partition_by(scheme, np.arange(120_000) % 10, 40_000, seed=0)
     assert len(shares) == 40_000
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 @pytest.mark.parametrize(

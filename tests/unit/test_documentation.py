@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support.tables import each
 
 from fedquilt_common.experiment.agent_config import AgentConfig
 from fedquilt_common.experiment.experiment import Experiment
@@ -87,7 +88,7 @@ def wrong_in(command: str) -> str:
     return f"`fedquilt {found}` has no {' '.join(unknown)}" if unknown else ""
 
 
-@pytest.mark.parametrize("path", PAGES, ids=name_of)
+@each(PAGES, name_of)
 def test_commands_and_their_options_exist(path: Path) -> None:
     wrong = [wrong_in(command) for command in commands_in(path.read_text(encoding="utf-8"))]
     assert not [one for one in wrong if one]
@@ -127,7 +128,7 @@ def read_sweep(block: str) -> None:
     assert plan_sweep(source).runs
 
 
-@pytest.mark.parametrize("path", PAGES, ids=name_of)
+@each(PAGES, name_of)
 def test_keys_in_yaml_exist(path: Path) -> None:
     schema = Experiment.model_json_schema()
     agent_keys = {field.alias or name for name, field in AgentConfig.model_fields.items()}
@@ -141,7 +142,7 @@ def test_keys_in_yaml_exist(path: Path) -> None:
             assert not list(unknown_keys(found, schema, schema["$defs"])), block
 
 
-@pytest.mark.parametrize("path", PAGES, ids=name_of)
+@each(PAGES, name_of)
 def test_keys_that_are_set_exist(path: Path) -> None:
     schema = Experiment.model_json_schema()
     runs = [
@@ -176,7 +177,7 @@ def broken_links(path: Path) -> Iterator[str]:
             yield f"{target}#{anchor}" if anchor else target
 
 
-@pytest.mark.parametrize("path", PAGES, ids=name_of)
+@each(PAGES, name_of)
 def test_relative_links_and_anchors_resolve(path: Path) -> None:
     assert not list(broken_links(path))
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate, groupby
 from typing import Any, Final
 
 import numpy as np
@@ -19,8 +20,8 @@ from fedquilt_common.errors import PayloadError
 from fedquilt_common.process.cores import map_in_threads
 from fedquilt_common.submodels.selectors import Selector, as_slice, length, mesh, positions
 from fedquilt_common.submodels.slices import Slice
-from fedquilt_common.types import Arrays, ClientId
-from fedquilt_common.wire.codec import BLOCK, block
+from fedquilt_common.types import Arrays, ClientId, Shapes
+from fedquilt_common.wire.codec import BLOCK, PackedArrays, block
 
 _Filling = Callable[[], None]
 _WORTH_THREADS: Final = 4 * BLOCK
@@ -63,9 +64,33 @@ def mean(replies: Mapping[ClientId, Reply], like: Arrays | None = None) -> dict[
     ordered = [replies[client] for client in sorted(replies)]
     first = like if like is not None else ordered[0].arrays
     weighted = [(reply.arrays, reply.weight) for reply in ordered]
-    results = {name: np.empty(first[name].shape, first[name].dtype) for name in first}
-    _run_steps([step for name, result in results.items() for step in _plan_mean(name, result, weighted)], results)
-    return results
+    results, steps = dict[str, NDArray[Any]](), list[_Filling]()
+    for names in _adjacent_arrays(first, [arrays for arrays, _ in weighted]):
+        together = np.empty(sum(math.prod(first[name].shape) for name in names), first[names[0]].dtype)
+        steps += _plan_mean(names[0], together, weighted)
+        results |= _divide(together, {name: first[name].shape for name in names})
+    _run_steps(steps, results)
+    return {name: results[name] for name in first}
+
+
+def _adjacent_arrays(first: Arrays, replies: Sequence[Arrays]) -> list[list[str]]:
+    """Return the names of ``first`` in groups that lie one after another in each reply, with the same dtype.
+
+    A group is averaged as if it were one array: for many small replies, each array costs more than its numbers.
+    """
+    layouts = {reply.layout if isinstance(reply, PackedArrays) else None for reply in replies}
+    layout = layouts.pop() if len(layouts) == 1 else None
+    if layout is None or {name for name, _, _ in layout} != set(first):
+        return [[name] for name in first]
+    alike = groupby(layout, key=lambda place: (place[1], first[place[0]].dtype))
+    return [[name for name, _, _ in group] for _, group in alike]
+
+
+def _divide(together: NDArray[Any], shapes: Shapes) -> dict[str, NDArray[Any]]:
+    """Return views of these shapes that lie one after another in a flat array."""
+    ends = accumulate(math.prod(shape) for shape in shapes.values())
+    parts = zip(shapes.items(), ends, strict=True)
+    return {name: together[end - math.prod(shape) : end].reshape(shape) for (name, shape), end in parts}
 
 
 def step_towards(old: Arrays, mean: Arrays, length: float) -> dict[str, NDArray[Any]]:

@@ -129,8 +129,8 @@ class Experiment(Section):
         """Return a client's model, training and privacy."""
         if (found := self._place(client)) is None:
             return self.default_variant
-        variants = self._variants_of(found[0])
-        return variants[found[1] % len(variants)]
+        line, number = found
+        return self._variant_of(line, number % max(1, len(line.variants)))
 
     def line_of(self, client: int) -> FleetLine | None:
         """Return a client's line of the fleet; None for a client that no line has."""
@@ -171,9 +171,12 @@ class Experiment(Section):
                 yield f"fleet.{index}.variants.{number}.training", variant.training
 
     def _variants_of(self, line: FleetLine) -> list[Variant]:
-        each, usual = line.variants or (self.default_variant,), line.privacy or self._local_privacy
-        own = (variant.privacy if line.variants else None for variant in each)
-        return [one.model_copy(update={"privacy": mine or usual}) for one, mine in zip(each, own, strict=True)]
+        return [self._variant_of(line, number) for number in range(max(1, len(line.variants)))]
+
+    def _variant_of(self, line: FleetLine, number: int) -> Variant:
+        one = line.variants[number] if line.variants else self.default_variant
+        privacy = (one.privacy if line.variants else None) or line.privacy or self._local_privacy
+        return one if one.privacy == privacy else one.model_copy(update={"privacy": privacy})
 
     @property
     def is_private(self) -> bool:

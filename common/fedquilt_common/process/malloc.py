@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import sys
 from collections.abc import Iterator
 from typing import Any, Final
@@ -68,6 +69,7 @@ def _set_options(options: dict[int, int]) -> None:
         library.mallopt(option, value)
 
 
+@functools.cache
 def _glibc() -> Any:
     """Return glibc, or None with another C library: musl has neither mallopt nor a heap for each thread."""
     if sys.platform != "linux":

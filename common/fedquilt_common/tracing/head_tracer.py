@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from fedquilt_common.errors import UncuttableModelError
-from fedquilt_common.tracing.symbolic import ModelTracer, seed_generators, used_arrays
+from fedquilt_common.tracing.generators import seed_generators
+from fedquilt_common.tracing.symbolic import ModelTracer, used_arrays
 
 
 class _NoHeadError(Exception):

@@ -6,16 +6,15 @@ import contextlib
 import functools
 import linecache
 import operator
-import random
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
 from fedquilt_common.errors import UncuttableModelError
+from fedquilt_common.tracing.generators import read_generators, seed_generators
 
 _OURS = ("fedquilt_common.models.attention", "fedquilt_common.models.static_norm")
 _FACTORIES: Final = ("arange", "empty", "full", "linspace", "ones", "rand", "randn", "zeros")
@@ -60,27 +59,6 @@ def _symbols_in(value: Any) -> Iterator[fx.Proxy]:
             yield from _symbols_in(item)
 
 
-@contextlib.contextmanager
-def seed_generators() -> Iterator[None]:
-    """Seed the generators of torch, numpy and Python, and restore them; a forward may draw while it is traced."""
-    states = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        random.seed(0)
-        np.random.seed(0)
-        try:
-            yield
-        finally:
-            random.setstate(states[0])
-            np.random.set_state(states[1])
-
-
-def _read_generators() -> tuple[Any, ...]:
-    """Return the states of the three generators, in a form that can be compared."""
-    _, keys, *place = np.random.get_state()
-    return torch.get_rng_state().tolist(), random.getstate(), np.asarray(keys).tobytes(), place
-
-
 def trace_graph(module: nn.Module) -> fx.Graph:
     """Trace the module's forward pass in its present mode, training or evaluation; ``trace_draws`` has the errors."""
     return trace_draws(module)[0]
@@ -96,9 +74,9 @@ def trace_draws(module: nn.Module) -> tuple[fx.Graph, bool]:
     """
     try:
         with _traced_factories(), seed_generators():
-            before = _read_generators()
+            before = read_generators()
             graph = ModelTracer().trace(module)
-            return graph, _read_generators() != before
+            return graph, read_generators() != before
     except Exception as error:  # a user's forward can raise anything when it is traced
         place, line = _locate_error(module, error)
         raise UncuttableModelError(

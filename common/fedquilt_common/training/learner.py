@@ -24,6 +24,7 @@ from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.learning_tasks import LearningTask, ScoreCounts, add_counts
 from fedquilt_common.models.static_norm import StaticBatchNorm
 from fedquilt_common.submodels.heads import Head, TwoHeads, head_names
+from fedquilt_common.tracing.generators import seed_torch
 from fedquilt_common.tracing.heads import FoundHead, TwoHeaded, find_heads, head_module, list_heads, watch_features
 from fedquilt_common.tracing.outputs import example_batch
 from fedquilt_common.tracing.resize import cut_module
@@ -66,7 +67,7 @@ def set_up_torch(threads: int = 1) -> None:
 def _use_seed(seed: int) -> Iterator[None]:
     """Start torch's global generator from ``seed`` inside the context, and restore it afterwards."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed % SEED_LIMIT)
+        seed_torch(seed % SEED_LIMIT)
         yield
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fedquilt_common.errors import DamagedTransferError, PayloadError
-from fedquilt_common.files.durable import replace_durably
+from fedquilt_common.files.durable import replace_durably, start_writing
 
 if TYPE_CHECKING:
     from fedquilt_common.wire.transport import Transport
@@ -34,6 +34,8 @@ MAX_HEAD: Final = 16 * 1024
 _HEADER: Final = struct.Struct(">B32sIIQ")
 _VERSION: Final = 1
 _READ: Final = 1 << 20
+_WRITTEN_AHEAD: Final = 4 << 20
+"""Bytes after which the disk begins to write a transfer that must be durable in the end."""
 _WRONG_DIGEST: Final = "the bytes received do not have the announced SHA-256"
 
 
@@ -215,14 +217,17 @@ class Assembly:
         first: the header of any chunk of the transfer.
         limit: largest accepted size in bytes, checked before anything is written.
         kept: number of the first chunks that the partial file holds already.
+        durable: the whole file is on the disk when ``finish`` returns.
 
     Raises:
         PayloadError: the transfer is larger than ``limit``.
     """
 
-    def __init__(self, path: Path, first: ChunkHeader, limit: int, kept: int = 0) -> None:
+    def __init__(self, path: Path, first: ChunkHeader, limit: int, kept: int = 0, *, durable: bool = False) -> None:
         check_size(first, limit)
         self.path = path
+        self._durable = durable
+        self._unwritten = 0
         self.digest = first.digest
         self.size = first.size
         self.count = first.count
@@ -271,6 +276,10 @@ class Assembly:
         try:
             while written := os.pwrite(descriptor, payload, offset):  # fewer bytes if the disk is full; then it raises
                 payload, offset = payload[written:], offset + written
+                self._unwritten += written
+            if self._durable and self._unwritten >= _WRITTEN_AHEAD:
+                start_writing(descriptor)
+                self._unwritten = 0
         finally:
             os.close(descriptor)
 
@@ -285,12 +294,8 @@ class Assembly:
         self._complete_up_to = self.count if found < 0 else found
         return self._complete_up_to
 
-    def finish(self, target: Path, *, durable: bool = False) -> Blob:
-        """Verify the digest and move the file to ``target``.
-
-        Args:
-            target: the file's final path.
-            durable: wait until the file is on the disk.
+    def finish(self, target: Path) -> Blob:
+        """Verify the digest and move the file to ``target``, its final path.
 
         Raises:
             DamagedTransferError: the bytes do not have the transfer's digest; the partial file is deleted.
@@ -301,7 +306,7 @@ class Assembly:
             self.discard()
             raise DamagedTransferError(_WRONG_DIGEST)
         target.parent.mkdir(parents=True, exist_ok=True)
-        if durable:
+        if self._durable:
             replace_durably(self.path, target)
         else:
             self.path.replace(target)

@@ -6,12 +6,14 @@ Files are read one tensor or one block of a tensor at a time.
 from __future__ import annotations
 
 import errno
+import hashlib
 import mmap
 import os
 import re
 import sys
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,8 +22,9 @@ import safetensors
 from numpy.typing import NDArray
 
 from fedquilt_common.errors import PayloadError
+from fedquilt_common.files.durable import start_writing
 from fedquilt_common.types import Arrays, Precision
-from fedquilt_common.wire.chunks import Blob, digest_file
+from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.container_header import DTYPES, LENGTH_BYTES, ArrayPlace, header_size, read_header
 
 _WIRE_FLOAT: Final[dict[Precision, str]] = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
@@ -109,7 +112,9 @@ def from_wire(x: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 _SMALL: Final = 1 << 20
-"""Bytes of a file up to which reading it costs less than mapping each of its arrays."""
+"""Bytes of a container up to which it is written and read in one piece."""
+BLOCK: Final = 1 << 18
+"""Numbers read or averaged at a time: 2 MiB as fp64, which stays in a processor's cache."""
 _SPEC_DTYPE: Final = {
     "F32": "float32",
     "F64": "float64",
@@ -130,8 +135,9 @@ def write_arrays(
     metadata: Mapping[str, str] | None = None,
     *,
     labels: bool = False,
+    durable: bool = False,
 ) -> Blob:
-    """Write a container directly from the arrays' memory (no copy in fp32).
+    """Write a container; a large one directly from the arrays' memory (no copy in fp32).
 
     Args:
         path: the file to write; its folder is created.
@@ -139,6 +145,7 @@ def write_arrays(
         precision: number format of floats on the wire; None: that of the arrays.
         metadata: texts to store in the container's header.
         labels: the arrays are soft labels, whose container's head travels apart from the numbers.
+        durable: the caller syncs the file next, so the disk begins to write a large one at once.
 
     Returns:
         The file with its digest.
@@ -149,25 +156,53 @@ def write_arrays(
     """
     if sys.byteorder != "little":  # pragma: no cover - no supported board is big endian
         raise PayloadError("this machine is big-endian; fedquilt runs on little-endian machines only")
-    kept, specs = [], {}
+    kept, specs = dict[str, NDArray[Any]](), {}  # the specs hold bare pointers: the arrays must live until the end
     for name, x in arrays.items():
         dtype = wire_dtype(x.dtype, precision)
-        numbers = _narrow(name, x, dtype)
-        kept.append(numbers)  # the specs hold bare pointers: the arrays must live until the call returns
+        numbers = kept[name] = _narrow(name, x, dtype)
         specs[name] = safetensors.TensorSpec(
             dtype=_spec_dtype(dtype), shape=list(x.shape), data_ptr=numbers.ctypes.data, data_len=numbers.nbytes
         )
     path.parent.mkdir(parents=True, exist_ok=True)
+    texts = dict(metadata) if metadata else None
+    if sum(numbers.nbytes for numbers in kept.values()) <= _SMALL:
+        content = safetensors.serialize(specs, texts)
+        _write_bytes(path, content)
+        head = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
+        return Blob(path, hashlib.sha256(content).hexdigest(), len(content), head if labels else 0)
     try:
-        safetensors.serialize_file(specs, str(path), dict(metadata) if metadata else None)
+        safetensors.serialize_file(specs, str(path), texts)
     except safetensors.SafetensorError as error:
         raise _disk_error(error, path) from None
-    return Blob(path, digest_file(path), path.stat().st_size, _data_start(path) if labels else 0)
+    digest, head = _digest_written(path, kept, durable=durable)
+    return Blob(path, digest, path.stat().st_size, head if labels else 0)
 
 
-def _data_start(path: Path) -> int:
+def _write_bytes(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:  # such as a full disk, which names no file
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def _digest_written(path: Path, arrays: Arrays, *, durable: bool) -> tuple[str, int]:
+    """Return the SHA-256 of a container, and the bytes before its numbers, which are hashed where they are in memory.
+
+    Args:
+        path: the container, which has been written from ``arrays``.
+        arrays: in the precision of the container.
+        durable: let the disk write the file meanwhile.
+    """
     with path.open("rb") as file:
-        return LENGTH_BYTES + int.from_bytes(file.read(LENGTH_BYTES), "little")
+        if durable:
+            start_writing(file.fileno())
+        size = os.fstat(file.fileno()).st_size
+        length = file.read(LENGTH_BYTES)
+        header = file.read(header_size(length, size))
+    digest = hashlib.sha256(length + header)
+    for name in read_header(header, size)[1]:
+        digest.update(arrays[name].reshape(-1).view(np.uint8).data)
+    return digest.hexdigest(), LENGTH_BYTES + len(header)
 
 
 def _disk_error(error: safetensors.SafetensorError, path: Path) -> OSError:
@@ -185,7 +220,7 @@ class PackedArrays(Mapping[str, NDArray[Any]]):
     """
 
     metadata: dict[str, str]
-    _entries: dict[str, ArrayPlace]
+    _entries: Mapping[str, ArrayPlace]
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -207,8 +242,24 @@ class PackedArrays(Mapping[str, NDArray[Any]]):
         """Safetensors dtype of one array on the wire."""
         return self._entries[name].dtype
 
+    @property
+    def layout(self) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+        """Name, safetensors dtype and shape of each array, in the order of their bytes."""
+        return tuple((name, place.dtype, place.shape) for name, place in self._entries.items())
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """Yield all numbers in blocks of one dtype, each of at most ``BLOCK`` numbers; fp16 and bf16 as float32."""
+        for _, group in groupby(self._entries.items(), key=lambda entry: entry[1].dtype):
+            places = dict(group)
+            first, size = next(iter(places)), sum(place.size for place in places.values())
+            for start in range(0, size, BLOCK):
+                yield self.block(first, start, min(start + BLOCK, size))
+
     def block(self, name: str, start: int, stop: int) -> NDArray[Any]:
-        """Elements ``start`` to ``stop`` of the flattened array, shape (stop - start,); fp16 and bf16 as float32."""
+        """Elements ``start`` to ``stop`` of the flattened array, shape (stop - start,); fp16 and bf16 as float32.
+
+        ``stop`` may lie behind the array's end if arrays of the same dtype follow it, as ``layout`` tells.
+        """
         place = self._entries[name]
         kind = DTYPES[place.dtype]
         return from_wire(self._read(kind, place.start + start * kind.itemsize, stop - start), place.dtype)
@@ -229,15 +280,19 @@ class FileArrays(PackedArrays):
         path: the file.
         start: byte of the file at which the container begins.
         size: bytes of the container; None: it ends with the file.
+        content: the container, if it has been read: its header is taken from there, and the bytes are not kept.
 
     Raises:
         PayloadError: the bytes are not a valid safetensors container of dtypes that fedquilt sends.
         OSError: the file cannot be read.
     """
 
-    def __init__(self, path: Path, start: int = 0, size: int | None = None) -> None:
+    def __init__(self, path: Path, start: int = 0, size: int | None = None, content: bytes | None = None) -> None:
         self.path = path
         self._start = start
+        if content is not None:
+            self.metadata, self._entries = _header_of(content)
+            return
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size - start if size is None else size
             file.seek(start)
@@ -253,9 +308,14 @@ class FileArrays(PackedArrays):
         return np.frombuffer(mapped, kind, count, first - page)
 
     def _read(self, kind: np.dtype[Any], at: int, count: int) -> NDArray[Any]:
-        numbers = np.fromfile(self.path, kind, count, offset=self._start + at)
-        if len(numbers) != count:
-            raise OSError(errno.EIO, "the file has become shorter", str(self.path))
+        numbers = np.empty(count, kind)
+        left, first = numbers.view(np.uint8).data, self._start + at
+        with self.path.open("rb", buffering=0) as file:
+            file.seek(first)
+            while left:
+                if not (read := file.readinto(left)):
+                    raise OSError(errno.EIO, "the file has become shorter", str(self.path))
+                left = left[read:]
         return numbers
 
 
@@ -271,14 +331,18 @@ class BytesArrays(PackedArrays):
 
     def __init__(self, content: bytes) -> None:
         self._content = content
-        size = header_size(content[:LENGTH_BYTES], len(content))
-        self.metadata, self._entries = read_header(content[LENGTH_BYTES : LENGTH_BYTES + size], len(content))
+        self.metadata, self._entries = _header_of(content)
 
     def _view(self, kind: np.dtype[Any], at: int, count: int) -> NDArray[Any]:
         return np.frombuffer(self._content, kind, count, at)
 
     def _read(self, kind: np.dtype[Any], at: int, count: int) -> NDArray[Any]:
         return self._view(kind, at, count) if count else np.empty(0, kind)
+
+
+def _header_of(content: bytes) -> tuple[dict[str, str], Mapping[str, ArrayPlace]]:
+    size = header_size(content[:LENGTH_BYTES], len(content))
+    return read_header(content[LENGTH_BYTES : LENGTH_BYTES + size], len(content))
 
 
 def open_arrays(path: Path) -> PackedArrays:
@@ -289,10 +353,6 @@ def open_arrays(path: Path) -> PackedArrays:
         OSError: the file cannot be read.
     """
     return BytesArrays(path.read_bytes()) if path.stat().st_size <= _SMALL else FileArrays(path)
-
-
-BLOCK: Final = 1 << 18
-"""Numbers read or averaged at a time: 2 MiB as fp64, which stays in a processor's cache."""
 
 
 def block(arrays: Arrays, name: str, start: int, stop: int) -> NDArray[Any]:

@@ -10,6 +10,8 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -29,6 +31,11 @@ DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "U8": np.dtype("u1"), "BOOL": np.dtype("?"),
 }  # fmt: skip
 _METADATA: Final = "__metadata__"
+_BEGIN: Final = f'{{"{_METADATA}":'
+_DECODER: Final = json.JSONDecoder()
+_REMEMBERED: Final = 16
+"""Descriptions of arrays that are not parsed again: the clients of an exchange send the same arrays."""
+_LONGEST_REMEMBERED: Final = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,7 @@ def header_size(length: bytes, size: int) -> int:
     return header
 
 
-def read_header(header: bytes, size: int) -> tuple[dict[str, str], dict[str, ArrayPlace]]:
+def read_header(header: bytes, size: int) -> tuple[dict[str, str], Mapping[str, ArrayPlace]]:
     """Return the texts of a container, and its arrays in the order of their bytes.
 
     Args:
@@ -77,15 +84,21 @@ def read_header(header: bytes, size: int) -> tuple[dict[str, str], dict[str, Arr
         PayloadError: the header is no valid one, arrays overlap or leave gaps, or their dtypes are never sent.
     """
     try:
-        fields = json.loads(header.decode())
-        texts = _read_texts(fields.pop(_METADATA, None))
-        places = _read_places(fields, LENGTH_BYTES + len(header))
-        end = max((place.start + _bytes_of(place) for place in places.values()), default=LENGTH_BYTES + len(header))
-        if end != size:
-            raise ValueError(f"its arrays end at byte {end} of {size}")
+        texts, arrays = _divide(header.decode())
+        read = _read_places if len(arrays) <= _LONGEST_REMEMBERED else _read_places.__wrapped__
+        return _read_texts(texts), read(arrays, LENGTH_BYTES + len(header), size)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise PayloadError(f"not a safetensors container: {error}"[:300]) from None
-    return texts, places
+
+
+def _divide(header: str) -> tuple[Any, str]:
+    """Return the texts of a header, and the rest of it as a JSON object."""
+    if header.startswith(_BEGIN + "{"):  # as safetensors writes it
+        texts, end = _DECODER.raw_decode(header, len(_BEGIN))
+        if header.startswith(',"', end):
+            return texts, "{" + header[end + 1 :]
+    fields = json.loads(header)
+    return fields.pop(_METADATA, None), json.dumps(fields)
 
 
 def _read_texts(found: Mapping[str, Any] | None) -> dict[str, str]:
@@ -94,10 +107,11 @@ def _read_texts(found: Mapping[str, Any] | None) -> dict[str, str]:
     return dict(found or {})
 
 
-def _read_places(fields: Mapping[str, Any], start: int) -> dict[str, ArrayPlace]:
-    """Return the places of arrays that follow one another from byte ``start`` on."""
-    places, at = {}, start
-    for name, field in sorted(fields.items(), key=lambda item: tuple(item[1]["data_offsets"])):
+@lru_cache(_REMEMBERED)
+def _read_places(arrays: str, start: int, size: int) -> Mapping[str, ArrayPlace]:
+    """Return the places of arrays that follow one another from byte ``start`` to the end of the container."""
+    places, at = dict[str, ArrayPlace](), start
+    for name, field in sorted(json.loads(arrays).items(), key=lambda item: tuple(item[1]["data_offsets"])):
         place = ArrayPlace(field["dtype"], _read_shape(name, field["shape"]), at)
         if place.dtype not in DTYPES:
             raise ValueError(f"fedquilt does not send the dtype {place.dtype} of {name[:80]!r}")
@@ -105,7 +119,9 @@ def _read_places(fields: Mapping[str, Any], start: int) -> dict[str, ArrayPlace]
             raise ValueError(f"array {name[:80]!r} does not lie where the one before it ends, or has another size")
         places[name] = place
         at += _bytes_of(place)
-    return places
+    if at != size:
+        raise ValueError(f"its arrays end at byte {at} of {size}")
+    return MappingProxyType(places)
 
 
 def _read_shape(name: str, shape: Any) -> tuple[int, ...]:

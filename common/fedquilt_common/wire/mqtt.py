@@ -52,8 +52,8 @@ HELD_BYTES: Final = 4 * 1024 * 1024
 """Received bytes that may be unprocessed before the client stops reading."""
 HELD_MESSAGES: Final = 64
 """Received messages that may be unprocessed before the client stops reading."""
-RECEIVE_MAXIMUM: Final = 16
-"""Messages that the broker may send before the client acknowledges one."""
+RECEIVE_MAXIMUM: Final = HELD_MESSAGES
+"""Messages that the broker may send before the client acknowledges one: replies become durable together."""
 LARGEST_PACKET: Final = 16 * 1024 * 1024
 """Largest packet that the broker may send, in bytes."""
 PACKET_OVERHEAD: Final = 1024

@@ -171,7 +171,8 @@ class CentralRun:
         now = clock.now()
         row = _row(number, trained.seconds, model.size, max(now - began, 0.0), evaluated, scores)
         stored = StoredCheckpoint(number, seq, model.digest, extra, now, "", row, _NO_TRAFFIC)
-        self._checkpoints.save(stored, ())
+        self._checkpoints.save(stored)
+        self._checkpoints.clean(())
         self.folder.note_round(number)
         self._history.close_round(row, now)
         if self.divergence.take(row):

@@ -34,7 +34,7 @@ from fedquilt_server.round.events import (
 from fedquilt_server.round.exchange import Exchange
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.blob_store import DamagedReplyError
-from fedquilt_server.runs.run import ActiveRun
+from fedquilt_server.runs.run import ActiveRun, SavedRound
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.waiting import ranges
 
@@ -72,6 +72,7 @@ class Driver:
         self._limit = limit
         self._ledger = ledger
         self._earlier = EarlierTasks(run.folder.journal)
+        self._saved: SavedRound | None = None
 
     def record(self, *events: Event) -> None:
         """Journal events together; then pass each to the machine, and execute its commands, in this order.
@@ -200,6 +201,7 @@ class Driver:
                     self._display.judge_boards(clock.now())
                     self._run.finish(self._display.boards)
                     self._display.show_boards()
+        self._clean()
 
     def _send(self, send: Send) -> None:
         run = self._run
@@ -225,18 +227,24 @@ class Driver:
 
     def _checkpoint(self, seq: int, done: Checkpoint) -> list[Command]:
         run = self._run
+        self._clean()
         self._uplink.close(self._machine.working)
         self._display.show_evaluating()
         with run.watch.time("evaluating"):
             scores = run.evaluate(done.state, done.round)
         blob = self._downlink.find_blob(done.state.arrays)
         boards, energy = self._display.boards, self._display.take_energy()
-        keep = self._downlink.digests | self._earlier.digests
-        saved = run.save_round(seq, done, scores, boards, keep, blob, energy)
+        saved = self._saved = run.save_round(seq, done, scores, boards, blob, energy)
         self._earlier.keep(self._machine.working, done.round)
         self._downlink.remember(saved.state.arrays, saved.model)
         self._judge(saved.row)
         return self._count_sends(self._machine.proceed(saved.state, saved.at))
+
+    def _clean(self) -> None:
+        """Delete what the last saved round no longer needs, while boards work on the next one: it takes a while."""
+        if self._saved is not None:
+            self._run.checkpoints.clean({self._saved.model.digest, *self._downlink.digests, *self._earlier.digests})
+            self._saved = None
 
     def _judge(self, row: RoundResult) -> None:
         """Report training that diverges, and end the run if the experiment wants that.

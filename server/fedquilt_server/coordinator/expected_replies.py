@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedquilt_common.algorithm_api import Task
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import ClientId, ExchangeId, Precision, Shapes
 from fedquilt_common.wire.chunks import ChunkHeader, check_size
-from fedquilt_common.wire.codec import BLOCK, PackedArrays, wire_dtype
+from fedquilt_common.wire.codec import PackedArrays, wire_dtype
 from fedquilt_common.wire.container_header import DTYPES, LENGTH_BYTES, header_size, read_header
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader
 from fedquilt_common.wire.parsing import parse
@@ -237,9 +238,11 @@ def _check_metrics(found: Mapping[str, float], bounds: Mapping[str, tuple[float,
 
 
 def _check_finite(arrays: PackedArrays) -> None:
-    for name in arrays:
-        size = math.prod(arrays.shape(name))
-        for start in range(0, size, BLOCK):
-            part = arrays.block(name, start, min(start + BLOCK, size))
-            if part.dtype.kind == "f" and not np.isfinite(part).all():
-                raise PayloadError(f"array {name!r} holds numbers that are not finite")
+    if all(_is_finite(part) for part in arrays.blocks()):
+        return
+    wrong = next(name for name in arrays if not _is_finite(arrays[name]))
+    raise PayloadError(f"array {wrong!r} holds numbers that are not finite")
+
+
+def _is_finite(numbers: NDArray[Any]) -> bool:
+    return numbers.dtype.kind != "f" or bool(np.isfinite(numbers).all())

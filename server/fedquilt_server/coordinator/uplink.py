@@ -270,7 +270,7 @@ class Uplink:
         del self._transfers[address.agent, address.client, header.digest]
         name = reply_name(address.client, address.round, address.exchange, header.digest)
         target = self._blobs.replies.path(name)
-        return transfer.assembly.finish(target, durable=True)
+        return transfer.assembly.finish(target)
 
     def _transfer(self, address: Address, header: ChunkHeader, expected: ExpectedReply, now: float) -> Transfer:
         key = address.agent, address.client, header.digest
@@ -280,7 +280,7 @@ class Uplink:
         if key not in self._transfers:
             self._make_room(address)
             self._serial += 1
-            assembly = Assembly(self._blobs.partial / f"{self._serial}", header, expected.limit)
+            assembly = Assembly(self._blobs.partial / f"{self._serial}", header, expected.limit, durable=True)
             self._transfers[key] = Transfer(address, assembly, now)
         return self._transfers[key]
 

@@ -15,7 +15,7 @@ from fedquilt_common.types import Arrays, Precision
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_server.round.events import Replied
-from fedquilt_server.runs.reply_files import ReplyFiles, ReplyPlace, reply_name
+from fedquilt_server.runs.reply_files import DamageError, ReplyFiles, ReplyPlace, reply_name
 
 BLOBS: Final = "blobs"
 """Name of their folder in a run folder."""
@@ -85,13 +85,13 @@ class BlobStore:
 
     def _load(self, event: Replied) -> FileArrays:
         place = self._place(event)
-        damage = place.find_damage(event.digest)
-        if damage is not None:
-            raise DamagedReplyError(place.path, event, damage)
-        return place.arrays()
+        try:
+            return place.load(event.digest)
+        except DamageError as damage:
+            raise DamagedReplyError(place.path, event, str(damage)) from None
 
     def _place(self, event: Replied) -> ReplyPlace:
-        return self.replies.find(reply_name(event.client, event.round, event.exchange, event.digest))
+        return self.replies.find(_name_of(event))
 
     def sync_replies(self) -> None:
         """Make all replies durable.
@@ -105,8 +105,7 @@ class BlobStore:
     def discard(self, damage: DamagedReplyError) -> None:
         """Delete a damaged reply, so that its client can send it again."""
         with report_disk_errors(damage.path):
-            event = damage.event
-            self.replies.forget(reply_name(event.client, event.round, event.exchange, event.digest))
+            self.replies.forget(_name_of(damage.event))
 
     def blob(self, digest: str) -> Blob:
         """Return the blob with this digest.
@@ -131,7 +130,7 @@ class BlobStore:
     def put(self, arrays: Arrays, precision: Precision = "fp32", *, labels: bool = False) -> Blob:
         """Write arrays durably under their digest; ``labels`` writes them as soft labels."""
         with report_disk_errors(self.partial):
-            return self._keep(write_arrays(self.partial / "writing", arrays, precision, labels=labels))
+            return self._keep(write_arrays(self.partial / "writing", arrays, precision, labels=labels, durable=True))
 
     def put_patch(self, arrays: Arrays, patch: Patch, precision: Precision) -> Blob:
         """Write a patch of ``arrays`` durably under its digest."""
@@ -143,16 +142,20 @@ class BlobStore:
         replace_durably(written.path, target)
         return Blob(target, written.digest, written.size, written.head)
 
-    def clean(self, keep: Collection[str], *, keep_replies: bool = False) -> None:
-        """Delete every blob whose digest is not in ``keep``, and all replies unless ``keep_replies``."""
+    def clean(self, keep: Collection[str], *, replies: Collection[Replied] | None = ()) -> None:
+        """Delete every blob whose digest is not in ``keep``, and every other reply than ``replies``; None keeps all."""
         with report_disk_errors(self.folder):
             for path in self.folder.iterdir():
                 if path.is_file() and path.name not in keep:
                     path.unlink()
-            if keep_replies:
+            if replies is None:
                 self.replies.end_segment()
             else:
-                self.replies.clear()
+                self.replies.clear({_name_of(event) for event in replies})
+
+
+def _name_of(event: Replied) -> str:
+    return reply_name(event.client, event.round, event.exchange, event.digest)
 
 
 def find_damage(path: Path, digest: str) -> str | None:

@@ -9,6 +9,7 @@ from typing import Final
 from fedquilt_common.algorithm_api import State
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.wire.chunks import Blob
+from fedquilt_server.round.events import Replied
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.journal import StoredCheckpoint, Traffic
 from fedquilt_server.runs.run_folder import RunFolder
@@ -83,8 +84,16 @@ class Checkpoints:
         """Return the global model in wire precision: in fp32 the checkpoint's own blob."""
         return model if self._down == "fp32" else self._blobs.put(state.arrays, self._down)
 
-    def save(self, checkpoint: StoredCheckpoint, keep: Collection[str]) -> None:
-        """Commit a checkpoint, then delete the blobs whose digest is not in ``keep``, and the replies."""
+    def save(self, checkpoint: StoredCheckpoint) -> None:
+        """Commit a checkpoint."""
         self.last = checkpoint
         self._journal.save(checkpoint)
-        self._blobs.clean({checkpoint.arrays, checkpoint.extra, *keep}, keep_replies=self._keep_replies)
+
+    def clean(self, keep: Collection[str]) -> None:
+        """Delete what the newest checkpoint does not need: blobs whose digest is not in ``keep``, and older replies.
+
+        Replies that were journaled together with the one that closed the round may count in the next one.
+        """
+        last = self.last
+        later = [event for _, event in self._journal.events_after(last.seq) if isinstance(event, Replied)]
+        self._blobs.clean({last.arrays, last.extra, *keep}, replies=None if self._keep_replies else later)

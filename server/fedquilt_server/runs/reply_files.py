@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -31,6 +31,10 @@ def reply_name(client: ClientId, round: int, exchange: int, digest: str) -> str:
     return f"{client}-{round}.{exchange}-{digest}"
 
 
+class DamageError(Exception):
+    """Bytes on the disk are not those that their name says; the text says in what way."""
+
+
 @dataclass(frozen=True)
 class ReplyPlace:
     """The bytes of a reply: ``size`` from ``start`` of a file, or the whole file."""
@@ -42,10 +46,31 @@ class ReplyPlace:
     def find_damage(self, digest: str) -> str | None:
         """Return how the bytes differ from their SHA-256 ``digest``, in words; None if they are intact."""
         try:
-            found = digest_file(self.path) if self.size is None else hashlib.sha256(self.read()).hexdigest()
+            self._verify(digest)
+        except DamageError as damage:
+            return str(damage)
+        return None
+
+    def load(self, digest: str) -> FileArrays:
+        """Return the arrays of an intact reply, read when they are used.
+
+        Raises:
+            DamageError: the bytes do not have the SHA-256 ``digest``, or cannot be read.
+            PayloadError: the bytes are no container.
+        """
+        content = self._verify(digest)
+        return FileArrays(self.path, self.start, self.size, content)
+
+    def _verify(self, digest: str) -> bytes | None:
+        """Return the bytes of a reply in a segment, which are intact; None for a reply with a file of its own."""
+        try:
+            content = None if self.size is None else self.read()
+            found = digest_file(self.path) if content is None else hashlib.sha256(content).hexdigest()
         except OSError as error:
-            return f"cannot be read: {error.strerror}"
-        return None if found == digest else "is damaged: its content does not have the SHA-256 of its name"
+            raise DamageError(f"cannot be read: {error.strerror}") from None
+        if found != digest:
+            raise DamageError("is damaged: its content does not have the SHA-256 of its name")
+        return content
 
     def read(self) -> bytes:
         """Return the bytes of a reply in a segment; fewer if the segment is cut.
@@ -133,16 +158,18 @@ class ReplyFiles:
             self._file.close()
             self._file = None
 
-    def clear(self) -> None:
-        """Delete all replies.
+    def clear(self, keep: Collection[str] = ()) -> None:
+        """Delete all replies but those named in ``keep``, and those that share a segment with them.
 
         Raises:
             OSError: a file cannot be deleted.
         """
         self.end_segment()
-        self._places.clear()
+        self._places = {name: place for name, place in self._places.items() if name in keep}
+        kept = {self.find(name).path for name in keep}
         for path in self.folder.iterdir():
-            path.unlink()
+            if path not in kept:
+                path.unlink()
 
     def _begin_segment(self) -> BinaryIO:
         self._segment = self.folder / f"segment-{self._next}"

@@ -226,15 +226,13 @@ class ActiveRun:
         done: Checkpoint,
         scores: Mapping[str, float],
         boards: Sequence[BoardStatus],
-        keep: set[str],
         published: Blob | None = None,
         energy: Mapping[str, float | bool | None] | None = None,
     ) -> SavedRound:
-        """Make a finished round durable: state and journal; then delete its replies.
+        """Make a finished round durable: state and journal.
 
         Args:
             seq: sequence number of the last event of the round.
-            keep: digests of blobs that must stay because they are published.
             published: the blob in which the state's arrays were published; None if they were not.
             energy: the row's ``joules`` and ``joules_estimated``.
         """
@@ -248,7 +246,7 @@ class ActiveRun:
             self.machine.policy = self.machine.policy.end_after(done.round)
             row = row if scores else row.model_copy(update=score_fields(self.machine.evaluate(done.state)))
         stored = StoredCheckpoint(done.round, seq, model.digest, extra, now, done.snapshot, row, traffic)
-        self.checkpoints.save(stored, {travelling.digest, *keep})
+        self.checkpoints.save(stored)
         self.folder.note_round(done.round)
         self.watch = Stopwatch(traffic)
         self.history.count_parts(done.state.parts)

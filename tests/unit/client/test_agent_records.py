@@ -88,6 +88,7 @@ def test_a_damaged_record_of_a_client_without_memory_is_deleted(
     reply = commit(store, 1, memory=False)
     record = store.folder / "clients" / str(CLIENT) / "committed.json"
     write_record(record.parent, ClientRecord((reply,), (StoredMemory((1, 0)),)))
+    store = open_store(tmp_path)
     assert known(store, 1) == reply
     record.write_text(record.read_text()[:50])
     assert known(store, 1) == reply

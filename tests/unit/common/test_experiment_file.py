@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.tables import each
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import AgentSpec, Experiment, agent_specs, dump_experiment
@@ -86,8 +87,7 @@ def test_equal_only_with_equal_extra_fields() -> None:
     assert parse_experiment(MINIMAL, "f", ["model.hidden=[1]"]) != parse_experiment(MINIMAL, "f")
 
 
-@pytest.mark.parametrize(
-    ("override", "expected"),
+@each(
     [
         ("training.lrr=0.1", "training.lrr = 0.1: unknown key; did you mean 'lr'?"),
         ("zzz=1", "unknown key; choose one of: algorithm, budget, data"),
@@ -130,7 +130,7 @@ def test_equal_only_with_equal_extra_fields() -> None:
         ('algorithm.mu="1"', "algorithm.mu = '1': must be a valid number"),
         ("algorithm={name: feddyn}", "algorithm.alpha: is missing"),
         ("algorithm={name: fedavg, x: 1}", "algorithm.x = 1: unknown field"),
-    ],
+    ]
 )
 def test_each_mistake_is_named_with_its_place(override: str, expected: str) -> None:
     assert expected in refusal(FULL, override)
@@ -318,8 +318,7 @@ def test_variants_start_like_the_experiments_model_unless_they_say_otherwise() -
     assert [made.variant(client).model.initialisation for client in range(3)] == ["keras", "keras", "torch"]
 
 
-@pytest.mark.parametrize(
-    ("override", "expected"),
+@each(
     [
         ("fleet.1.variants.0.training.optimizer=adam", "fleet.1.variants.0.training.optimizer"),
         ("fleet.1.variants.0.training.momentum=0.9", "the optimiser 'adam' has no momentum"),
@@ -362,7 +361,7 @@ def test_variants_start_like_the_experiments_model_unless_they_say_otherwise() -
         ("data={delivery: url, clients: 8, set: digits, bundle: {url: 'ftp://a.org/b'}}", "data.bundle.url"),
         ("training.optimiser=adam", "the optimiser 'adam' has no momentum"),
         ("speedup=0", "speedup = 0"),
-    ],
+    ]
 )
 def test_mistakes_in_variants_links_and_public_sets(override: str, expected: str) -> None:
     assert expected in refusal(VARIED, override)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import get_origin
 
 import pytest
+from tests.support.tables import each
 
 import fedquilt as fq
 from fedquilt_common import __version__, algorithm_api, errors
@@ -45,7 +46,7 @@ def test_what_is_loaded_would_be_seen() -> None:
     assert {"numpy", "fedquilt_server"} <= loaded_after("import fedquilt; fedquilt.simulate; fedquilt.FedAvg")
 
 
-@pytest.mark.parametrize("name", fq.__all__)
+@each(fq.__all__)
 def test_every_name_is_there(name: str) -> None:
     assert getattr(fq, name) is not None
     assert name in dir(fq)

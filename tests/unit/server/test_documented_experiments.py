@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.ready import ready_experiments, ready_files, ready_sweeps
+from tests.support.tables import each
 
 from fedquilt_common.algorithms import ALGORITHMS, make_algorithm
 from fedquilt_common.errors import ExperimentError
@@ -97,7 +98,7 @@ def test_the_ready_files_are_experiments_sweeps_or_figures() -> None:
     assert [len(table.figures) for table in read_published(others[0])] == [8]
 
 
-@pytest.mark.parametrize("path", READY, ids=lambda path: path.stem)
+@each(READY, lambda path: path.stem)
 def test_the_ready_files_are_valid_and_named_like_their_experiments(path: Path) -> None:
     assert load_experiment(path).name == path.stem
 

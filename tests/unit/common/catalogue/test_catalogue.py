@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+from tests.support.tables import each
 
 from fedquilt_common import cli
 from fedquilt_common.algorithms import ALGORITHMS
@@ -66,7 +67,7 @@ def test_the_paper_is_not_in_the_sentence_too() -> None:
         assert not [entry.name for entry in list_entries(kind) if entry.paper and entry.paper in entry.summary]
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@each(ALGORITHMS)
 def test_an_algorithms_fields_are_those_of_its_dataclass(name: str) -> None:
     fields = {field.name: field for field in find_entry("algorithm", name).fields}
     own = {field.name.removesuffix("_"): field for field in dataclasses.fields(ALGORITHMS[name])}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.contract.cases import CASES
+from tests.support.tables import each
 
 from fedquilt_common.algorithm_api import declaration_of
 from fedquilt_common.algorithms import ALGORITHMS, make_algorithm
@@ -39,8 +41,7 @@ def workbench(name: str, data: str, **changes: Any) -> Workbench:
     return Workbench(Experiment.model_validate(raw))
 
 
-@pytest.mark.parametrize("task", SETS)
-@pytest.mark.parametrize("name", ALGORITHMS)
+@each(itertools.product(ALGORITHMS, SETS))
 def test_an_algorithm_refuses_the_tasks_that_it_cannot_do(name: str, task: str) -> None:
     bench = workbench(name, SETS[task])
     assert bench.learning_task.name == task

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 import torch
+from tests.support.tables import each
 from tests.unit.common.models.test_zoo import NORMED, SMALL, shape_for
 from torch import nn
 
@@ -47,8 +49,7 @@ def test_the_usual_norm_stays(name: str) -> None:
     assert find_batch_norm(build(name)) == ("StaticBatchNorm" if name == "preact-resnet18" else "BatchNorm2d")
 
 
-@pytest.mark.parametrize("name", NORMED)
-@pytest.mark.parametrize("wrong", ["grop", "", None, ["group"], 2])
+@each(itertools.product(NORMED, ["grop", "", None, ["group"], 2]))
 def test_an_unknown_norm_is_refused_with_the_choices(name: str, wrong: Any) -> None:
     with pytest.raises(ExperimentError, match=r"model\.norm = .*: must be batch, static or group"):
         build(name, norm=wrong)

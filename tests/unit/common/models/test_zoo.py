@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 import torch
+from tests.support.tables import each
 from torch import Tensor, fx, nn
 
 from fedquilt_common.errors import ExperimentError
@@ -190,15 +192,13 @@ def test_width_rounds_down() -> None:
     assert [p.shape[0] for n, p in module.named_parameters() if n.endswith("weight")] == [42, 42, 253, 126, 10]
 
 
-@pytest.mark.parametrize("name", IMAGE_MODELS)
-@pytest.mark.parametrize("width", [0, -1, True, "1", None, [1], float("nan"), float("inf"), 65])
+@each(itertools.product(IMAGE_MODELS, [0, -1, True, "1", None, [1], float("nan"), float("inf"), 65]))
 def test_width_that_is_none(name: str, width: Any) -> None:
     with pytest.raises(ExperimentError, match=r"model\.width = .*: must be a positive number"):
         built(name, {"width": width}, (3, 32, 32), 10)
 
 
-@pytest.mark.parametrize("name", IMAGE_MODELS)
-@pytest.mark.parametrize("shape", [(64,), (3, 7, 7), (3, 32, 7), (1, 3, 32, 32), (32, 32)])
+@each(itertools.product(IMAGE_MODELS, [(64,), (3, 7, 7), (3, 32, 7), (1, 3, 32, 32), (32, 32)]))
 def test_image_models_refuse_what_is_no_large_enough_image(name: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(ExperimentError, match=rf"model\.name = {name}: samples of shape .* choose another model"):
         built(name, SMALL[name], shape, 10)

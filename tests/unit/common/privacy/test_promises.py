@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.support.tables import each
 
 from fedquilt_common.algorithm_api import privacy_problem, private_passes
 from fedquilt_common.algorithms import ALGORITHMS, make_algorithm
@@ -40,7 +41,7 @@ def check(**changes: Any) -> None:
     Workbench(Experiment.model_validate(raw)).check()
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@each(sorted(ALGORITHMS))
 def test_each_algorithm_declares_whether_it_can_be_private(name: str) -> None:
     problem = privacy_problem(make_algorithm(name, FIELDS.get(name, {}), ()))
     assert bool(problem) == (name in REFUSED)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.support.tables import each
 
 from fedquilt_common.algorithm_api import Reply, State, Task, pooling_problem, reply_weight
 from fedquilt_common.algorithms import ALGORITHMS, make_algorithm
@@ -236,7 +237,7 @@ def test_a_round_that_starts_again_asks_for_new_secrets() -> None:
     assert tasks[0] == tasks[1] != tasks[2]
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@each(sorted(ALGORITHMS))
 def test_each_algorithm_declares_whether_its_replies_can_be_summed(name: str) -> None:
     problem = pooling_problem(make_algorithm(name, FIELDS.get(name, {}), ()))
     assert bool(problem) == (name not in SUMMED)

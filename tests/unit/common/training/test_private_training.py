@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.support.warm import call
 from torch import nn
 
 from fedquilt_common.algorithm_api import TrainingPhase
@@ -150,12 +150,13 @@ def test_a_large_batch_is_divided_to_save_memory(monkeypatch: pytest.MonkeyPatch
 
 def test_private_training_does_not_load_the_compiler_of_torch() -> None:
     """It takes 23 MiB, and seconds on a board."""
-    code = (
-        "import sys; from tests.unit.common.training.test_private_training import meter, train; train(meter()); "
-        "print('torch._dynamo' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout == "False\n", done.stderr
+    assert not call(loads_compiler)
+
+
+def loads_compiler() -> bool:
+    """Train privately, and return whether this process has torch's compiler afterwards."""
+    train(meter())
+    return "torch._dynamo" in sys.modules
 
 
 def test_the_noise_has_its_size() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.tables import each
 
 from fedquilt_common.errors import PayloadError, ProtocolVersionError
 from fedquilt_common.types import Profile
@@ -283,7 +284,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("name", "key", "value"), WRONG, ids=lambda x: repr(x)[:40])
+@each(WRONG, lambda name, key, value: f"{name}-{key}-{value!r:.40}")
 def test_wrong_values_name_topic_and_field(name: str, key: str, value: Any) -> None:
     with pytest.raises(PayloadError, match=rf"message on f/x: {key}") as caught:
         parse(type(SAMPLES[name]), changed(SAMPLES[name], **{key: value}), "f/x")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from paho.mqtt.client import topic_matches_sub
+from tests.support.tables import each
 
 from fedquilt_common.errors import ProtocolError
 from fedquilt_common.wire.topics import ROOT, TOPIC_RULES, Address, Topics, check_name
@@ -143,7 +144,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("topic", HOSTILE, ids=lambda topic: ascii(topic)[:60])
+@each(HOSTILE, lambda topic: ascii(topic)[:60])
 def test_anything_else_is_refused(topic: str) -> None:
     with pytest.raises(ProtocolError, match="federation 'lab-1'") as caught:
         TOPICS.parse(topic)

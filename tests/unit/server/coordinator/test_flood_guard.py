@@ -89,7 +89,9 @@ def test_an_agent_with_all_clients_of_a_large_experiment_is_not_muted_by_its_pre
 def test_a_flood_for_a_month_has_no_effect_on_the_length_of_a_mute() -> None:
     guard, now = FloodGuard(clients=4, chunk=CHUNK), 0.0
     for _ in range(5000):
-        now += flood(guard, now=now).seconds
+        mute = guard.charge("noisy", guard.room("noisy") + 1.0, now)
+        assert mute is not None
+        now += mute.seconds
         assert guard.end_mutes(now) == ["noisy"]
     assert flood(guard, now=now).seconds == LONGEST_MUTE
 

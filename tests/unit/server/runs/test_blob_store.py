@@ -132,6 +132,22 @@ def test_cleaning_keeps_what_is_named_and_nothing_else(store: BlobStore) -> None
     store.put(ARRAYS)
 
 
+def test_cleaning_keeps_replies_that_count_later(store: BlobStore) -> None:
+    """One shares its segment with a reply that is not needed any more, the other has a file of its own."""
+    blob = store.put(ARRAYS)
+    events = [reply(client=client, digest=blob.digest) for client in (1, 2, 3, 4)]
+    names = [reply_name(event.client, event.round, event.exchange, event.digest) for event in events]
+    for name in names[:2]:
+        store.replies.append(name, blob.path.read_bytes())
+    for name in names[2:]:
+        store.replies.path(name).write_bytes(blob.path.read_bytes())
+    store.clean({blob.digest}, replies=[events[1], events[2]])
+    assert files(store) == {blob.digest, "replies/segment-1", f"replies/{names[2]}"}
+    assert [loaded["a"].tolist() for loaded in store.load_replies(events[1:3])] == [[0, 1, 2, 3, 4]] * 2
+    store.clean({blob.digest})
+    assert files(store) == {blob.digest}
+
+
 def test_cleaning_leaves_transfers_that_are_under_way(store: BlobStore) -> None:
     (store.partial / "7").write_bytes(b"half")
     store.clean(set())

@@ -69,7 +69,9 @@ def play_round(run: ActiveRun, value: float) -> list[Command]:
 
 
 def save(run: ActiveRun, seq: int, done: Checkpoint) -> SavedRound:
-    return run.save_round(seq, done, run.evaluate(done.state, done.round), BOARDS, set())
+    saved = run.save_round(seq, done, run.evaluate(done.state, done.round), BOARDS)
+    run.checkpoints.clean({saved.model.digest})
+    return saved
 
 
 def start(run: ActiveRun) -> None:
@@ -319,3 +321,19 @@ def test_result_json_is_json_for_everyone(tmp_path: Path) -> None:
         raise AssertionError(text)
 
     json.loads((tmp_path / "result.json").read_text(), parse_constant=refuse)
+
+
+def test_replies_that_were_journaled_with_the_closing_one_stay(tmp_path: Path) -> None:
+    """They count in the next round if their tasks go on."""
+    with opened(tmp_path) as run:
+        start(run)
+        answer(run, 0, 1.0, 101)
+        seq, (*_, done) = answer(run, 1, 2.0, 102)
+        late = write_arrays(run.folder.blobs.partial / "reply", {"w": np.ones(3, np.float32)})
+        event = Replied(103, "pi", 0, 1, 1, late.digest, 1.0)
+        late.path.replace(run.folder.blobs.replies.path(reply_name(0, 1, 1, late.digest)))
+        record(run, event)
+        assert isinstance(done, Checkpoint)
+        save(run, seq, done)
+        run.folder.blobs.verify(event)
+        assert len(list(run.folder.blobs.replies.folder.iterdir())) == 1

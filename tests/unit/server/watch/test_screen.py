@@ -7,6 +7,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.tables import each
 
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import RunEvent
@@ -68,7 +69,7 @@ def test_without_a_limit_every_board_has_a_line() -> None:
     assert sum(line.startswith(("weak-", "pi-")) for line in screen(busy_run(), height=None)) == 40
 
 
-@pytest.mark.parametrize("height", range(1, 60))
+@each(range(1, 60))
 def test_low_terminals(height: int) -> None:
     lines = screen(busy_run(), 60, height)
     assert any(line.startswith("Round 21/50") for line in lines)
