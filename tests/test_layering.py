@@ -120,6 +120,7 @@ COMMON = {
     "submodels": "errors types wire",
     "privacy": "algorithm_api errors experiment files types",
     "learning_tasks": "errors types",
+    "partial_sums": "aggregation algorithm_api errors types wire",
     "secure_aggregation": "aggregation algorithm_api errors types wire",
     "algorithm_api": "errors learning_tasks submodels types",
     "models": "errors types user_imports",

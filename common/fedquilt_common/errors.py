@@ -194,3 +194,23 @@ class ManualStepsError(FedquiltError):
     """A data set cannot be downloaded by a program: a person has to accept a licence, to register or to build it."""
 
     exit_code = 12
+
+
+class NotFiniteError(PayloadError):
+    """Numbers that are to be summed are infinite, or not numbers."""
+
+
+class SumOverflowError(PayloadError):
+    """A sum is beyond the largest number that can be represented."""
+
+
+class RepeatedMemberError(PayloadError):
+    """A partial sum has a client more than once."""
+
+
+class MissingMemberError(PayloadError):
+    """A partial sum lists a client whose reply it leaves out."""
+
+
+class SumMismatchError(PayloadError):
+    """A partial sum is not that of the clients and weights that it lists."""

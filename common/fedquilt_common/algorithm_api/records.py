@@ -32,6 +32,7 @@ class Task:
         labels: whether ``arrays`` and the reply's arrays are soft labels of the public samples.
         dtypes: numpy's dtype names of reply arrays that are neither in ``arrays`` nor float32.
         lasting: the round waits for a quorum of replies, and does not start again when the deadline passes.
+        summed: replies may travel as a partial sum of several clients' replies. The coordinator sets it.
     """
 
     kind: str
@@ -43,6 +44,7 @@ class Task:
     labels: bool = False
     dtypes: Mapping[str, str] = field(default_factory=dict)
     lasting: bool = False
+    summed: bool = False
 
 
 class Ask(dict[ClientId, Task]):
