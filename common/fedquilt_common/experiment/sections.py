@@ -363,6 +363,7 @@ class FleetLine(Section):
         profile: `private`: the agents do not report memory, processor, temperature and load.
         cpus: processors for each agent. `simulate` enforces them as it does `memory`.
         workers: training processes that an agent runs at a time.
+        relay: the agents add up the replies of their clients before they travel; needs `exact_sums`.
         link: the link to these boards that `simulate` and the compose file simulate.
         privacy: the privacy of the line's clients; null: that of the experiment.
         variants: models and trainings that the line's clients use in turn; at most one for each client.
@@ -378,6 +379,7 @@ class FleetLine(Section):
     profile: Literal["open", "private"] = "open"
     cpus: Annotated[float, Field(gt=0)] | None = None
     workers: Positive = 1
+    relay: bool = False
     link: LinkSpec | None = None
     privacy: Privacy | None = None
     variants: Annotated[tuple[Variant, ...], Field(strict=False)] = ()

@@ -148,6 +148,7 @@ class ReceiptMessage(WireMessage):
         damaged: bytes were lost or changed on the way; send the reply again.
         final: False if the same reply may be accepted later; keep it and offer it again.
         others: replies with the same outcome; an earlier version, which ignores them, asks for their receipts.
+        members: for a partial sum, the clients that have the outcome; those that are not named are not settled by it.
     """
 
     type: Literal["receipt"] = "receipt"
@@ -161,6 +162,7 @@ class ReceiptMessage(WireMessage):
     damaged: bool = False
     final: bool = True
     others: list[OtherReply] = Field(default_factory=list, max_length=MAX_OTHERS)
+    members: Clients = Field(default_factory=list)
 
     def divide(self) -> list[ReceiptMessage]:
         """Return a receipt for each of its replies."""

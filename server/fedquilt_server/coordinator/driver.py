@@ -133,7 +133,7 @@ class Driver:
         Raises:
             DamagedReplyError: it is damaged or missing.
         """
-        if isinstance(event, Replied):
+        if isinstance(event, Replied) and not event.more:  # the last member of a sum stands for all
             outcome, _ = self._machine.judge(event.client, event.round, event.exchange)
             if outcome == "accepted":
                 self._run.folder.blobs.verify(event)

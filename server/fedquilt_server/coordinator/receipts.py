@@ -23,9 +23,13 @@ class ReceiptPublisher:
         self._topics = topics
         self._run = run
         self._waiting: dict[str, list[Receipt]] = {}
+        self._sums: dict[Receipt, list[ClientId]] = {}
 
     def collect(self, receipt: Receipt) -> None:
         """Keep a receipt for ``flush``, which sends receipts with the same outcome as one message."""
+        if receipt.carrier is not None:
+            self._sums.setdefault(_kind(receipt, receipt.digest), []).append(receipt.client)
+            return
         waiting = self._waiting.setdefault(receipt.agent, [])
         if waiting and (_kind(receipt) != _kind(waiting[0]) or len(waiting) > MAX_OTHERS):
             self.flush()
@@ -37,9 +41,12 @@ class ReceiptPublisher:
         waiting, self._waiting = self._waiting, {}
         for first, *others in waiting.values():
             self.send_receipt(first, others)
+        sums, self._sums = self._sums, {}
+        for receipt, members in sums.items():
+            self.send_receipt(replace(receipt, client=min(members)), members=members)
 
-    def send_receipt(self, receipt: Receipt, others: Sequence[Receipt] = ()) -> None:
-        """Send an agent the outcome of a reply, and of others that have the same."""
+    def send_receipt(self, receipt: Receipt, others: Sequence[Receipt] = (), members: Sequence[ClientId] = ()) -> None:
+        """Send an agent the outcome of a reply, and of others that have the same; or of members of a partial sum."""
         message = ReceiptMessage(
             run=self._run,
             client=receipt.client,
@@ -51,6 +58,7 @@ class ReceiptPublisher:
             damaged=receipt.damaged,
             final=receipt.final,
             others=[OtherReply(client=other.client, digest=other.digest) for other in others],
+            members=sorted(members),
         )
         self._transport.publish(self._topics.inbox(receipt.agent), message.encode())
 
@@ -82,6 +90,6 @@ class ReceiptPublisher:
         )
 
 
-def _kind(receipt: Receipt) -> Receipt:
+def _kind(receipt: Receipt, digest: str = "") -> Receipt:
     """Return what receipts that travel together have in common."""
-    return replace(receipt, client=0, digest="")
+    return replace(receipt, client=0, digest=digest)

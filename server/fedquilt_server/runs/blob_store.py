@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably
+from fedquilt_common.partial_sums.partial_sum import PartialSum
 from fedquilt_common.process.cores import map_in_threads
 from fedquilt_common.submodels.patch_layout import Patch, write_patch
-from fedquilt_common.types import Arrays, Precision
+from fedquilt_common.types import Arrays, ClientId, Precision
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_server.round.events import Replied
@@ -62,15 +64,20 @@ class BlobStore:
         """Return the path of the blob with this digest, whether it exists or not."""
         return self.folder / digest
 
-    def load_replies(self, events: Sequence[Replied]) -> list[FileArrays]:
-        """Return the arrays of accepted replies, read when they are used.
+    def load_replies(self, events: Sequence[Replied]) -> list[Arrays]:
+        """Return the arrays of accepted replies, read when they are used; the members of a partial sum share it.
 
         Raises:
-            DamagedReplyError: the bytes of one do not have the reply's digest, or are missing.
+            DamagedReplyError: the bytes of one do not have the reply's digest, or are missing; or the members of a sum
+                are not complete.
         """
-        places = [self._place(event) for event in events]
+        files = {event.file: event for event in events}
+        _check_sums(self._place, events)
+        places = [self._place(event) for event in files.values()]
         size = sum(_LARGE if place.size is None else place.size for place in places)
-        return map_in_threads(self._load_each, events, worth=size >= _LARGE)
+        loaded = map_in_threads(self._load_each, list(files.values()), worth=size >= _LARGE)
+        arrays = dict(zip(files, loaded, strict=True))
+        return [arrays[event.file] for event in events]
 
     def verify(self, event: Replied) -> None:
         """Verify an accepted reply.
@@ -80,15 +87,16 @@ class BlobStore:
         """
         self._load(event)
 
-    def _load_each(self, events: Sequence[Replied]) -> list[FileArrays]:
+    def _load_each(self, events: Sequence[Replied]) -> list[Arrays]:
         return [self._load(event) for event in events]
 
-    def _load(self, event: Replied) -> FileArrays:
+    def _load(self, event: Replied) -> Arrays:
         place = self._place(event)
         try:
-            return place.load(event.digest)
+            arrays = place.load(event.digest)
         except DamageError as damage:
             raise DamagedReplyError(place.path, event, str(damage)) from None
+        return arrays if event.carrier is None else PartialSum(arrays)
 
     def _place(self, event: Replied) -> ReplyPlace:
         return self.replies.find(_name_of(event))
@@ -155,7 +163,24 @@ class BlobStore:
 
 
 def _name_of(event: Replied) -> str:
-    return reply_name(event.client, event.round, event.exchange, event.digest)
+    return reply_name(*event.file)
+
+
+def _check_sums(find: Callable[[Replied], ReplyPlace], events: Sequence[Replied]) -> None:
+    """Check that each partial sum counts with all of its members.
+
+    Raises:
+        DamagedReplyError: the journal has lost some of them.
+    """
+    last, found = dict[tuple[ClientId, int, int, str], Replied](), Counter[tuple[ClientId, int, int, str]]()
+    for event in events:
+        if event.carrier is not None:
+            found[event.file] += 1
+            last[event.file] = max(event, last.get(event.file, event), key=lambda one: one.more)
+    for file, event in last.items():
+        if found[file] != event.more + 1:
+            why = f"is a partial sum of {event.more + 1} replies, of which the journal has {found[file]}"
+            raise DamagedReplyError(find(event).path, event, why)
 
 
 def find_damage(path: Path, digest: str) -> str | None:

@@ -63,7 +63,8 @@ def _agent_spec(plan: SimulationPlan, spec: AgentSpec, agents: int, servers: For
         "--allow-import": "*",
         **({"--idle": f"{FORK_IDLE_SECONDS:g}"} if servers.specs else {}),
     }
-    argv = _fedquilt_command("agent", *plan.connection, *(text for pair in options.items() for text in pair))
+    flags = [f"--{name}" for name in spec.flags]
+    argv = _fedquilt_command("agent", *plan.connection, *(text for pair in options.items() for text in pair), *flags)
     environment = {KEY_VARIABLE: fixed_key(plan, spec.name), **plan.environment, **servers.agent_environment}
     log = plan.folder / "logs" / f"{spec.name}.log"
     return ChildSpec(spec.name, "agent", argv, log, environment, fork_server=servers.agent_socket)
