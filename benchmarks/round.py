@@ -24,24 +24,27 @@ HISTORY = Path(__file__).parent / "results" / "round.jsonl"
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement: agents, clients of all agents together, model size in MB (10**6 bytes), rounds; with masks?"""
+    """One measurement: agents, clients of all of them, model size in MB (10**6 bytes), rounds; with masks, or sums?"""
 
     agents: int
     clients: int
     megabytes: float
     rounds: int
     secure: bool = False
+    relay: bool = False
 
     @property
     def arguments(self) -> list[str]:
         pairs = {"agents": self.agents, "clients": self.clients, "megabytes": self.megabytes, "rounds": self.rounds}
         return ["bench", "round", *(text for k, v in pairs.items() for text in (f"--{k}", str(v))),
-                *["--secure"] * self.secure, "--json"]  # fmt: skip
+                *["--secure"] * self.secure,
+                *["--relay"] * self.relay, "--json"]  # fmt: skip
 
 
 CASES = (Case(4, 4, 0.1, 11), Case(4, 4, 45, 7), Case(2, 4, 45, 5), Case(2, 40, 45, 3),
          Case(2, 10, 0.1, 7), Case(2, 10, 0.1, 7, secure=True), Case(2, 10, 45, 3), Case(2, 10, 45, 3, secure=True),
-         Case(2, 40, 0.1, 5), Case(2, 40, 0.1, 5, secure=True))  # fmt: skip
+         Case(2, 40, 0.1, 5), Case(2, 40, 0.1, 5, secure=True),
+         Case(4, 4000, 0.01, 4), Case(4, 4000, 0.01, 4, relay=True))  # fmt: skip
 
 
 def measure(case: Case, version: str) -> dict[str, Any]:

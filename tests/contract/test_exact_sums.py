@@ -74,9 +74,11 @@ class GroupingDriver(Driver):
         header = SumHeader(run="run", round=first.round, exchange=first.exchange)
         path = write_partial_sum(self.folder / "sum", header, members, [arrays for _, arrays in made], base).path
         one = PartialSum(open_arrays(path))
-        common = {"digest": f"sum {first.client} {first.round} {first.exchange}", "carrier": first.client}
-        last = len(made) - 1
-        return [(replace(event, **common, more=last - number), one) for number, (event, _) in enumerate(made)]
+        digest, last = f"sum {first.client} {first.round} {first.exchange}", len(made) - 1
+        return [
+            (replace(event, digest=digest, carrier=first.client, more=last - number), one)
+            for number, (event, _) in enumerate(made)
+        ]
 
 
 def make_fleet(name: str) -> Fleet:

@@ -24,11 +24,13 @@ class ReceiptPublisher:
         self._run = run
         self._waiting: dict[str, list[Receipt]] = {}
         self._sums: dict[Receipt, list[ClientId]] = {}
+        self._sum_is_open = False
 
     def collect(self, receipt: Receipt) -> None:
         """Keep a receipt for ``flush``, which sends receipts with the same outcome as one message."""
         if receipt.carrier is not None:
             self._sums.setdefault(_kind(receipt, receipt.digest), []).append(receipt.client)
+            self._sum_is_open = receipt.more > 0
             return
         waiting = self._waiting.setdefault(receipt.agent, [])
         if waiting and (_kind(receipt) != _kind(waiting[0]) or len(waiting) > MAX_OTHERS):
@@ -37,11 +39,11 @@ class ReceiptPublisher:
         waiting.append(receipt)
 
     def flush(self) -> None:
-        """Send the receipts that wait."""
+        """Send the receipts that wait; those of a partial sum wait for its last member."""
         waiting, self._waiting = self._waiting, {}
         for first, *others in waiting.values():
             self.send_receipt(first, others)
-        sums, self._sums = self._sums, {}
+        sums, self._sums = ({}, self._sums) if self._sum_is_open else (self._sums, {})
         for receipt, members in sums.items():
             self.send_receipt(replace(receipt, client=min(members)), members=members)
 
@@ -92,4 +94,4 @@ class ReceiptPublisher:
 
 def _kind(receipt: Receipt, digest: str = "") -> Receipt:
     """Return what receipts that travel together have in common."""
-    return replace(receipt, client=0, digest=digest)
+    return replace(receipt, client=0, digest=digest, more=0)

@@ -71,7 +71,7 @@ class Replied:
     def receipt(self, outcome: Outcome, reason: str) -> Receipt:
         """Return the command that reports the outcome."""
         ids = self.agent, self.client, self.round, self.exchange, self.digest
-        return Receipt(*ids, outcome, reason, carrier=self.carrier)
+        return Receipt(*ids, outcome, reason, carrier=self.carrier, more=self.more)
 
 
 @dataclass(frozen=True)
@@ -217,6 +217,7 @@ class Receipt:
     Attributes:
         final: False if the same reply may be accepted later.
         carrier: the first member of the partial sum with which it came; None: it came alone.
+        more: members of the sum whose receipts follow.
     """
 
     agent: str
@@ -229,6 +230,7 @@ class Receipt:
     damaged: bool = False
     final: bool = True
     carrier: ClientId | None = None
+    more: int = 0
 
 
 @dataclass(frozen=True)
