@@ -112,7 +112,7 @@ def test_numbers_that_are_not_finite_are_refused(value: float) -> None:
     with pytest.raises(NotFiniteError):
         ExactSum(2).add(np.array([1.0, value]))
     with pytest.raises(NotFiniteError):
-        ExactSum(1).add_product(np.array([1e308]), 1e10)
+        ExactSum(1).add_products(np.array([[1e308]]), np.array([1e10]))
 
 
 def test_carries_come_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

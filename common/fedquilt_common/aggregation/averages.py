@@ -64,7 +64,7 @@ def mean(replies: Mapping[ClientId, Reply], like: Arrays | None = None) -> dict[
     _check_weights({client: reply.weight for client, reply in replies.items()})
     ordered = [replies[client] for client in sorted(replies)]
     first = like if like is not None else ordered[0].arrays
-    weighted = [(reply.arrays, reply.weight) for reply in ordered]
+    weighted = _join_shared(ordered)
     results, steps = dict[str, NDArray[Any]](), list[Filling]()
     for names in _adjacent_arrays(first, [arrays for arrays, _ in weighted]):
         together = np.empty(sum(math.prod(first[name].shape) for name in names), first[names[0]].dtype)
@@ -92,6 +92,15 @@ def _divide(together: NDArray[Any], shapes: Shapes) -> dict[str, NDArray[Any]]:
     ends = accumulate(math.prod(shape) for shape in shapes.values())
     parts = zip(shapes.items(), ends, strict=True)
     return {name: together[end - math.prod(shape) : end].reshape(shape) for (name, shape), end in parts}
+
+
+def _join_shared(replies: Sequence[Reply]) -> list[tuple[Arrays, float]]:
+    """Return arrays and weights; replies that share their arrays, as those of a mean do, are joined."""
+    weights: dict[int, float] = {}
+    for reply in replies:
+        weights[id(reply.arrays)] = weights.get(id(reply.arrays), 0.0) + reply.weight
+    arrays = {id(reply.arrays): reply.arrays for reply in replies}
+    return [(arrays[key], weight) for key, weight in weights.items()]
 
 
 def step_towards(old: Arrays, mean: Arrays, length: float) -> dict[str, NDArray[Any]]:

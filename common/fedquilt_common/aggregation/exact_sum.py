@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,15 +85,18 @@ class ExactSum:
         for start in range(0, len(rest), _MOST - 1):
             self._add_rows(rest[start : start + _MOST - 1])
 
-    def add_product(self, values: NDArray[np.generic], weight: float) -> None:
-        """Add ``weight * values``, each product rounded once to fp64.
+    def add_products(self, values: NDArray[Any], weights: Doubles) -> None:
+        """Add ``weights * values``, each product rounded once to fp64.
 
         Args:
-            values: of shape (size,) or (arrays, size).
-            weight: finite.
+            values: of shape (arrays, size).
+            weights: of shape (arrays,).
+
+        Raises:
+            NotFiniteError: a product is infinite or not a number.
         """
         with np.errstate(over="ignore"):  # add reports it
-            self.add(np.multiply(values, weight, dtype=np.float64))
+            self.add(np.multiply(values, weights[:, None], dtype=np.float64))
 
     def _add_rows(self, rest: Doubles) -> None:
         most = max(float(rest.max(initial=0.0)), -float(rest.min(initial=0.0)))

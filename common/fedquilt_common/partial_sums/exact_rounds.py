@@ -56,12 +56,14 @@ class ExactRounds(AlgorithmWrapper):
 
     def _mark(self, tasks: Mapping[ClientId, Task]) -> dict[ClientId, Task]:
         """Return the tasks, marked if their replies may travel as sums; tasks that were one object stay one."""
-        made = {id(task): replace(task, summed=self.grouped) if is_averaged(task) else task for task in tasks.values()}
+        different = {id(task): task for task in tasks.values()}
+        made = {key: replace(task, summed=self.grouped and is_averaged(task)) for key, task in different.items()}
         return {client: made[id(task)] for client, task in tasks.items()}
 
     def _average(self, tasks: Mapping[ClientId, Task], replies: Mapping[ClientId, Reply]) -> Mapping[ClientId, Reply]:
         """Return the replies, with the mean in place of each that has arrays and is averaged."""
-        averaged = {client: reply for client, reply in replies.items() if is_averaged(tasks[client])}
+        are_averaged = {key: is_averaged(task) for key, task in {id(one): one for one in tasks.values()}.items()}
+        averaged = {client: reply for client, reply in replies.items() if are_averaged[id(tasks[client])]}
         if not averaged:
             return replies
         task = tasks[min(averaged)]

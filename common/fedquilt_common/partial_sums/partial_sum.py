@@ -86,9 +86,12 @@ def weigh_base(base: Arrays, name: str, size: int, weights: Sequence[float], sig
 
 
 def add_rows(total: ExactSum, name: str, start: int, rows: WeightedArrays) -> None:
-    """Add the weighted elements of an array from ``start`` on, as many as the sum has."""
-    for arrays, weight in rows:
-        total.add_product(block(arrays, name, start, start + total.size), weight)
+    """Add the weighted elements of an array from ``start`` on, as many as the sum has; short ones together."""
+    step = max(1, SUM_BLOCK // max(1, total.size))
+    for first in range(0, len(rows), step):
+        some = rows[first : first + step]
+        values = [block(arrays, name, start, start + total.size) for arrays, _ in some]
+        total.add_products(np.stack(values), np.array([weight for _, weight in some]))
 
 
 def _encode(name: str, size: int, rows: WeightedArrays) -> NDArray[np.uint8]:
