@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -72,12 +71,28 @@ class BlobStore:
                 are not complete.
         """
         files = {event.file: event for event in events}
-        _check_sums(self._place, events)
+        self.check_sums(events)
         places = [self._place(event) for event in files.values()]
         size = sum(_LARGE if place.size is None else place.size for place in places)
         loaded = map_in_threads(self._load_each, list(files.values()), worth=size >= _LARGE)
         arrays = dict(zip(files, loaded, strict=True))
         return [arrays[event.file] for event in events]
+
+    def check_sums(self, events: Iterable[Replied]) -> None:
+        """Check that each partial sum has all of its members among accepted replies.
+
+        Raises:
+            DamagedReplyError: the journal has lost some of them.
+        """
+        groups: dict[tuple[ClientId, int, int, str], list[Replied]] = {}
+        for event in events:
+            if event.carrier is not None:
+                groups.setdefault(event.file, []).append(event)
+        for members in groups.values():
+            first = max(members, key=lambda event: event.more)
+            if len(members) != first.more + 1:
+                why = f"is a partial sum of {first.more + 1} replies, of which the journal has {len(members)}"
+                raise DamagedReplyError(self._place(first).path, first, why)
 
     def verify(self, event: Replied) -> None:
         """Verify an accepted reply.
@@ -164,23 +179,6 @@ class BlobStore:
 
 def _name_of(event: Replied) -> str:
     return reply_name(*event.file)
-
-
-def _check_sums(find: Callable[[Replied], ReplyPlace], events: Sequence[Replied]) -> None:
-    """Check that each partial sum counts with all of its members.
-
-    Raises:
-        DamagedReplyError: the journal has lost some of them.
-    """
-    last, found = dict[tuple[ClientId, int, int, str], Replied](), Counter[tuple[ClientId, int, int, str]]()
-    for event in events:
-        if event.carrier is not None:
-            found[event.file] += 1
-            last[event.file] = max(event, last.get(event.file, event), key=lambda one: one.more)
-    for file, event in last.items():
-        if found[file] != event.more + 1:
-            why = f"is a partial sum of {event.more + 1} replies, of which the journal has {found[file]}"
-            raise DamagedReplyError(find(event).path, event, why)
 
 
 def find_damage(path: Path, digest: str) -> str | None:
