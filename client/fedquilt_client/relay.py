@@ -269,10 +269,11 @@ class Relay(Uploads):
         return next(((pool, group) for pool, group, made in pools if made is not None and made == reply), None)
 
     def _send_alone(self, pool: _Pool, clients: Iterable[int]) -> None:
-        for client in clients:
-            pool.alone.add(client)
-            if (reply := pool.held.pop(client, None)) is not None:
-                super().offer(reply, intact=reply.digest in self._intact)
+        chosen = list(clients)
+        pool.alone.update(chosen)
+        replies = [pool.held.pop(client) for client in chosen if client in pool.held]
+        for reply in replies:
+            super().offer(reply, intact=reply.digest in self._intact)
 
     # -- receipts ------------------------------------------------------------------------------
 
