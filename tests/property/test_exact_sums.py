@@ -69,6 +69,14 @@ def test_neither_order_nor_grouping_change_it(rows: list[list[float]], random: o
 
 
 @given(columns())
+def test_a_part_is_the_sum_of_its_numbers(rows: list[list[float]]) -> None:
+    together = ExactSum(2 * len(rows[0]))
+    together.add(np.array([[*row, *row[::-1]] for row in rows]))
+    expected = sum_of([row[::-1] for row in rows], len(rows[0]))
+    assert encode_block(together.part(len(rows[0]), 2 * len(rows[0]))) == encode_block(expected)
+
+
+@given(columns())
 def test_the_encoding_loses_nothing(rows: list[list[float]]) -> None:
     total = sum_of(rows, len(rows[0]))
     content = encode_block(total)

@@ -66,7 +66,7 @@ def mean(replies: Mapping[ClientId, Reply], like: Arrays | None = None) -> dict[
     first = like if like is not None else ordered[0].arrays
     weighted = _join_shared(ordered)
     results, steps = dict[str, NDArray[Any]](), list[Filling]()
-    for names in _adjacent_arrays(first, [arrays for arrays, _ in weighted]):
+    for names in adjacent_arrays(first, [arrays for arrays, _ in weighted]):
         together = np.empty(sum(math.prod(first[name].shape) for name in names), first[names[0]].dtype)
         steps += _plan_mean(names[0], together, weighted)
         results |= _divide(together, {name: first[name].shape for name in names})
@@ -74,8 +74,8 @@ def mean(replies: Mapping[ClientId, Reply], like: Arrays | None = None) -> dict[
     return {name: results[name] for name in first}
 
 
-def _adjacent_arrays(first: Arrays, replies: Sequence[Arrays]) -> list[list[str]]:
-    """Return the names of ``first`` in groups that lie one after another in each reply, with the same dtype.
+def adjacent_arrays(first: Arrays, replies: Sequence[Arrays]) -> list[list[str]]:
+    """Return the names of ``first`` in groups that lie one after another in each reply, of one dtype and any shape.
 
     A group is averaged as if it were one array: for many small replies, each array costs more than its numbers.
     """

@@ -141,6 +141,13 @@ class ExactSum:
         for place, units in other._bins.items():
             self._put(place, units.copy() if place not in self._bins else units)
 
+    def part(self, start: int, stop: int) -> ExactSum:
+        """Return the sums of some of the numbers, of shape (stop - start,)."""
+        made = ExactSum(stop - start)
+        made._bins = {place: units[start:stop].copy() for place, units in self._bins.items()}
+        made._added = self._added
+        return made
+
     def _carry(self) -> None:
         """Make the units of each bin smaller than half of a unit of the next one, without a change of the sum."""
         self._added, carry, place = 1, np.zeros(self.size, np.int64), min(self._bins, default=0)

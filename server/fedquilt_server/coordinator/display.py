@@ -36,6 +36,7 @@ class StatusUpdater:
         self._store = store
         self._agents = agents
         self._totals: Counter[str] = Counter()
+        self._together = 0
         self._rejections: list[RejectedReply] = []
         self._failures = Failures()
         self._history: History | None = None
@@ -197,11 +198,15 @@ class StatusUpdater:
             self._store.update(**self._failing(machine))
 
     def _show_reply(self, event: Replied, machine: Machine) -> None:
-        self._agents.update_last_seen(event.agent, event.at)
         self._totals["accepted"] += 1
+        self._together += 1
+        if event.more:  # the last member of a partial sum shows all
+            return
+        together, self._together = self._together, 0
+        self._agents.update_last_seen(event.agent, event.at)
         now = machine.exchange
         still_open = now is not None and event.client in now.replies
-        replies = len(now.replies) if now and still_open else self._store.current.replies + 1
+        replies = len(now.replies) if now and still_open else self._store.current.replies + together
         self._store.update(boards=self.boards, replies=replies, accepted=self._totals["accepted"])
 
     def _show_refusal(self, event: Rejected) -> None:

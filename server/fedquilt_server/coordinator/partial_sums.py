@@ -87,6 +87,7 @@ def _check(
     if header.base != first.summed.base:
         raise SumMismatchError("the partial sum was made from other arrays than those that were published")
     members = one.members
+    one.check_members()
     if len(members) < 2:
         raise PayloadError("a partial sum has one reply only; it must travel as what it is")
     clients = [member.client for member in members]

@@ -23,13 +23,14 @@ class ReceiptPublisher:
         self._topics = topics
         self._run = run
         self._waiting: dict[str, list[Receipt]] = {}
-        self._sums: dict[Receipt, list[ClientId]] = {}
+        self._sums: dict[tuple[str, ...], list[Receipt]] = {}
         self._sum_is_open = False
 
     def collect(self, receipt: Receipt) -> None:
         """Keep a receipt for ``flush``, which sends receipts with the same outcome as one message."""
         if receipt.carrier is not None:
-            self._sums.setdefault(_kind(receipt, receipt.digest), []).append(receipt.client)
+            key = receipt.agent, receipt.digest, receipt.outcome, receipt.reason
+            self._sums.setdefault(key, []).append(receipt)
             self._sum_is_open = receipt.more > 0
             return
         waiting = self._waiting.setdefault(receipt.agent, [])
@@ -44,8 +45,8 @@ class ReceiptPublisher:
         for first, *others in waiting.values():
             self.send_receipt(first, others)
         sums, self._sums = ({}, self._sums) if self._sum_is_open else (self._sums, {})
-        for receipt, members in sums.items():
-            self.send_receipt(replace(receipt, client=min(members)), members=members)
+        for members in sums.values():
+            self.send_receipt(members[0], members=[receipt.client for receipt in members])
 
     def send_receipt(self, receipt: Receipt, others: Sequence[Receipt] = (), members: Sequence[ClientId] = ()) -> None:
         """Send an agent the outcome of a reply, and of others that have the same; or of members of a partial sum."""
@@ -92,6 +93,6 @@ class ReceiptPublisher:
         )
 
 
-def _kind(receipt: Receipt, digest: str = "") -> Receipt:
+def _kind(receipt: Receipt) -> Receipt:
     """Return what receipts that travel together have in common."""
-    return replace(receipt, client=0, digest=digest, more=0)
+    return replace(receipt, client=0, digest="")
