@@ -151,6 +151,15 @@ def best_value(rows: Sequence[RoundResult], name: str) -> float | None:
     return pick(found) if found else None
 
 
+LATE_ROUNDS: Final = 10
+
+
+def late_value(rows: Sequence[RoundResult], name: str) -> float | None:
+    """Return the mean of the score over the last ``LATE_ROUNDS`` evaluated rounds, or over all if there are fewer."""
+    found = [value for _, value in evaluated(rows, name)][-LATE_ROUNDS:]
+    return math.fsum(value / len(found) for value in found) if found else None
+
+
 @dataclass(frozen=True)
 class TargetReached:
     """The costs until a score was reached for the first time.

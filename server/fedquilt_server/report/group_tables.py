@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fedquilt_common.learning_tasks.metrics import MAIN_METRICS
-from fedquilt_server.library.quantities import COSTS, QUANTITIES, SCORES, Quantity, evaluated
+from fedquilt_server.library.quantities import COSTS, LATE_ROUNDS, QUANTITIES, SCORES, Quantity, evaluated
 from fedquilt_server.report.groups import RunGroup, average_curve
 from fedquilt_server.report.mean_deviation import mean_deviation
 from fedquilt_server.report.table import Cell, Column, ReportTable
@@ -43,21 +43,27 @@ def seeds_text(group: RunGroup) -> str:
 
 
 def score_table(groups: Sequence[RunGroup]) -> ReportTable:
-    """Return the last and the best scores of each group."""
+    """Return the last scores of each group, the means of the last ten and the best ones."""
     scores = present_scores(groups)
     columns = [column for score in scores for column in _score_columns(score)]
     rows = [
         (group.name, len(group.runs), seeds_text(group),
-         *(cell for score in scores for cell in (group.last(score.name), group.best(score.name))))
+         *(value(score.name) for score in scores for value in (group.last, group.late, group.best)))
         for group in groups
     ]  # fmt: skip
     return ReportTable("scores", "Scores", _OVER, (GROUP, RUNS, SEEDS, *columns), tuple(rows))
 
 
-def _score_columns(score: Quantity) -> tuple[Column, Column]:
+def _score_columns(score: Quantity) -> tuple[Column, Column, Column]:
     extreme = "lowest" if score.best == "min" else "highest"
     return (
         Column(f"final_{score.name}", f"final {score.heading}", score.unit, f"{score.meaning}; last evaluated round"),
+        Column(
+            f"last_{LATE_ROUNDS}_{score.name}",
+            f"last {LATE_ROUNDS} {score.heading}",
+            score.unit,
+            f"mean over the last {LATE_ROUNDS} evaluated rounds",
+        ),
         Column(f"best_{score.name}", f"best {score.heading}", score.unit, f"{extreme} value over the evaluated rounds"),
     )
 

@@ -13,6 +13,7 @@ from fedquilt_server.library.quantities import (
     accumulate,
     best_value,
     last_value,
+    late_value,
     reach_target,
     read_number,
 )
@@ -52,6 +53,10 @@ class RunGroup:
     def best(self, score: str) -> MeanDeviation | None:
         """Return the best score, over the runs."""
         return self.over_runs(lambda rows: best_value(rows, score))
+
+    def late(self, score: str) -> MeanDeviation | None:
+        """Return the mean of the score over the last ten evaluated rounds, over the runs."""
+        return self.over_runs(lambda rows: late_value(rows, score))
 
     def total(self, cost: str) -> MeanDeviation | None:
         """Return the sum of a cost over all rounds, over the runs that recorded it in every round."""

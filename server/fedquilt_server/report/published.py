@@ -15,12 +15,20 @@ from pydantic import TypeAdapter, ValidationError
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.learning_tasks.metrics import MAIN_METRICS
-from fedquilt_server.library.quantities import COSTS, QUANTITIES, accumulate, best_value, last_value
+from fedquilt_server.library.quantities import (
+    COSTS,
+    LATE_ROUNDS,
+    QUANTITIES,
+    accumulate,
+    best_value,
+    last_value,
+    late_value,
+)
 from fedquilt_server.library.recorded_run import RecordedRun
 from fedquilt_server.library.scales import CellKind
 from fedquilt_server.library.settings import MISSING, Settings, same_value
 from fedquilt_server.report.groups import RunGroup, settings_of
-from fedquilt_server.report.mean_deviation import mean_deviation
+from fedquilt_server.report.mean_deviation import MeanDeviation, mean_deviation
 from fedquilt_server.report.table import Cell, Column, ReportTable
 from fedquilt_server.sweep.manifest import PublishedFigure, PublishedTable
 
@@ -31,6 +39,8 @@ GAIN: Final = "gain_"
 """Prefix of a score that is measured against the baseline of its table."""
 _EARLY: Final = re.compile(r"(?P<score>best_\w+)_at_(?P<percent>[1-9][0-9]?)")
 """A best score over the first part of the rounds, such as ``best_accuracy_at_50``."""
+_LATE: Final = f"last_{LATE_ROUNDS}_"
+"""Prefix of a mean over the last evaluated rounds, such as ``last_10_accuracy``."""
 _COSTS: Final = frozenset(cost.name for cost in COSTS)
 _FORM = "write a list of `source`, `note` and `figures`, each figure with `case` and `scores`; see docs/reports.md"
 
@@ -70,7 +80,7 @@ def figure_of(run: RecordedRun, name: str) -> float | None:
             (the sum over the rounds; None if a round lacks it), or
             ``client_accuracy``: the mean over the clients of their last accuracy, ``best_client_accuracy``: the best
             such mean over the rounds, or ``waste_rate``: the mean over the rounds. ``best_accuracy_at_50`` is the best
-            over the first 50 % of the rounds.
+            over the first 50 % of the rounds, ``last_10_accuracy`` the mean over the last ten evaluated ones.
     """
     if early := _EARLY.fullmatch(name):
         run, name = _first_part(run, int(early["percent"])), early["score"]
@@ -79,6 +89,8 @@ def figure_of(run: RecordedRun, name: str) -> float | None:
         return sums[-1] if sums else None
     if name in QUANTITIES:
         return last_value(run.rounds, name)
+    if name.removeprefix(_LATE) in QUANTITIES:
+        return late_value(run.rounds, name.removeprefix(_LATE))
     if name.removeprefix("best_") in QUANTITIES:
         return best_value(run.rounds, name.removeprefix("best_"))
     if name.removeprefix("best_") == "client_accuracy":
@@ -123,8 +135,12 @@ def matches(group: RunGroup, case: Mapping[str, Any]) -> bool:
 
 
 def published_tables(tables: Sequence[PublishedTable], groups: Sequence[RunGroup]) -> list[ReportTable]:
-    """Return a table for each source: the paper's figures, the runs' own, and the differences."""
-    return [_beside(table, groups, f"published-{number}") for number, table in enumerate(tables, 1)]
+    """Return a table for each source: the paper's figures, the runs' own, and the differences.
+
+    A table that several sweeps name, because they are parts of one, occurs once.
+    """
+    distinct = [table for index, table in enumerate(tables) if table not in tables[:index]]
+    return [_beside(table, groups, f"published-{number}") for number, table in enumerate(distinct, 1)]
 
 
 def _beside(table: PublishedTable, groups: Sequence[RunGroup], name: str) -> ReportTable:
@@ -167,21 +183,32 @@ def _own_figure(run: RecordedRun, name: str, baselines: Sequence[RecordedRun]) -
 
 def _kind_of(score: str) -> CellKind:
     early = _EARLY.fullmatch(score)
-    plain = (early["score"] if early else score).removeprefix(GAIN).removeprefix("best_")
+    plain = (early["score"] if early else score).removeprefix(GAIN).removeprefix("best_").removeprefix(_LATE)
     quantity = QUANTITIES.get(plain)
     share = plain in ("client_accuracy", "waste_rate") or plain.startswith(_LEVELS)
     size = plain.endswith("memory_peak")
     return quantity.unit if quantity else "share" if share else "bytes" if size else "number"
 
 
-def _columns(score: str) -> tuple[Column, Column, Column]:
+def _late_of(score: str) -> str | None:
+    """Return the mean over the last rounds that stands beside a best score or its gain; None for other scores."""
+    gain, best, plain = score.rpartition("best_")
+    return f"{gain}{_LATE}{plain}" if best and gain in ("", GAIN) and plain in QUANTITIES else None
+
+
+def _columns(score: str) -> tuple[Column, ...]:
     kind, early = _kind_of(score), _EARLY.fullmatch(score)
     heading = (f"{early['score']} after {early['percent']} % of the rounds" if early else score).replace("_", " ")
     return (
         Column(f"{score}_published", f"{heading}, published", kind),
         Column(score, f"{heading}, ours", kind),
         Column(f"{score}_difference", "ours - published", kind),
+        *(Column(late, f"{late}, ours".replace("_", " "), kind) for late in [_late_of(score)] if late),
     )
+
+
+def _over_runs(score: str, group: RunGroup | None, baselines: Sequence[RecordedRun]) -> MeanDeviation | None:
+    return mean_deviation(_own_figure(run, score, baselines) for run in group.runs) if group else None
 
 
 def _row(
@@ -191,6 +218,7 @@ def _row(
     cells = list[Cell]()
     for score in names:
         published = figure.scores.get(score)
-        ours = mean_deviation(_own_figure(run, score, baselines) for run in group.runs) if group else None
+        ours, late = _over_runs(score, group, baselines), _late_of(score)
         cells += [published, ours, None if ours is None or published is None else ours.mean - published]
+        cells += [_over_runs(late, group, baselines)] if late else []
     return (case, group.name if group else "no run", len(group.runs) if group else 0, *cells)

@@ -18,6 +18,7 @@ from fedquilt_server.library.quantities import (
     best_value,
     find_impossible,
     last_value,
+    late_value,
     pick_score,
     reach_target,
 )
@@ -43,6 +44,13 @@ def test_last_and_best_skip_rounds_without_an_evaluation() -> None:
     assert (last_value(ROUNDS, "accuracy"), best_value(ROUNDS, "accuracy")) == (0.7, 0.8)
     assert (last_value(make_rounds([0.5, None]), "accuracy"), last_value(ROUNDS, "r2")) == (0.5, None)
     assert best_value([make_round(1, None, loss=2.0), make_round(2, None, loss=3.0)], "loss") == 2.0
+
+
+def test_the_late_mean_is_over_the_last_ten_evaluated_rounds() -> None:
+    assert late_value(ROUNDS, "accuracy") == pytest.approx(2 / 3)
+    long = make_rounds([0.1, *[0.5, None] * 9, 0.8])
+    assert late_value(long, "accuracy") == pytest.approx(0.53)
+    assert late_value(long, "r2") is None
 
 
 def test_the_costs_of_a_target_are_those_up_to_the_first_round_that_reaches_it() -> None:

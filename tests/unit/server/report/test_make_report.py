@@ -85,6 +85,7 @@ def test_a_sweep_with_a_failed_run_is_averaged_without_it(tmp_path: Path) -> Non
     first, second = scores
     assert float(first["final_accuracy"]) == near(0.85)
     assert float(first["final_accuracy_deviation"]) == near(math.sqrt(0.005))
+    assert float(first["last_10_accuracy"]) == near(0.7)
     assert (first["final_accuracy_n"], second["final_accuracy_deviation"]) == ("2", "")
     excluded = rows_of(tmp_path / "sweep" / "report" / "report-not-averaged.csv")
     assert [(row["run"], row["status"]) for row in excluded] == [("fedprox-2", "failed"), ("fedprox-3", "pending")]
@@ -151,8 +152,9 @@ def test_impossible_numbers_are_noted_and_do_not_reach_a_mean(tmp_path: Path) ->
     write_run(tmp_path / "a" / "2", rounds=bad, seed=2)
     made = make_report([tmp_path / "a"], ReportSettings(tmp_path / "out", "md"))
     row, best = made.contents.tables["scores"].rows[0], MeanDeviation(0.55, near(math.sqrt(0.005)), 2)
-    assert row[1:5] == (2, "1, 2", MeanDeviation(0.6, None, 1), best)
-    assert "| fedavg | 2 | 1, 2 | 60.00 (n = 1) | 55.00 \N{PLUS-MINUS SIGN} 7.07 |" in made.files[0].read_text()
+    assert (*row[1:4], row[5]) == (2, "1, 2", MeanDeviation(0.6, None, 1), best)
+    line = "| fedavg | 2 | 1, 2 | 60.00 (n = 1) | 52.50 \N{PLUS-MINUS SIGN} 3.54 | 55.00 \N{PLUS-MINUS SIGN} 7.07 |"
+    assert line in made.files[0].read_text()
     assert made.contents.tables["costs"].rows[0][6] == MeanDeviation(4000.0, None, 1)
     notes = ("2: accuracy is 7 in round 2: not used", "2: bytes is -1e+09 in round 2: not used")
     assert made.contents.notes == notes

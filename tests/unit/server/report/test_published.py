@@ -36,14 +36,24 @@ def test_each_figure_is_beside_the_mean_of_its_group(tmp_path: Path) -> None:
     file = tmp_path / "paper.yaml"
     file.write_text(FILE)
     table = published_tables(read_published(file), group_runs(runs(tmp_path)))[0]
-    keys = ["best_accuracy_published", "best_accuracy", "best_accuracy_difference",
+    keys = ["best_accuracy_published", "best_accuracy", "best_accuracy_difference", "last_10_accuracy",
             "accuracy_published", "accuracy", "accuracy_difference"]  # fmt: skip
     assert [column.key for column in table.columns] == ["case", "group", "runs", *keys]
     first, missing = table.rows
     deviation = near(math.sqrt(0.02))
     ours, last = (MeanDeviation(near(mean), deviation, 2) for mean in (0.8, 0.7))
-    assert first == ("fedavg, digits", "fedavg", 2, 0.83, ours, near(-0.03), 0.8, last, near(-0.1))
-    assert missing == ("fedreb", "no run", 0, 0.87, None, None, None, None, None)
+    late = MeanDeviation(near(2 / 3), near(math.sqrt(2) / 15), 2)
+    assert first == ("fedavg, digits", "fedavg", 2, 0.83, ours, near(-0.03), late, 0.8, last, near(-0.1))
+    assert missing == ("fedreb", "no run", 0, 0.87, None, None, None, None, None, None)
+
+
+def test_a_table_that_two_sweeps_name_occurs_once(tmp_path: Path) -> None:
+    figures = [{"case": {"seed": 1}, "scores": {"accuracy": 0.5}}]
+    first, again, other = (PublishedTable.model_validate({"source": one, "figures": figures}) for one in "xxy")
+    found = published_tables([first, again, other], group_runs(runs(tmp_path)))
+    assert [(table.name, table.title) for table in found] == [
+        ("published-1", "Published: x"), ("published-2", "Published: y"),
+    ]  # fmt: skip
 
 
 def test_a_case_can_name_the_label_of_a_sweeps_axis(tmp_path: Path) -> None:
@@ -95,7 +105,7 @@ ROUNDS: list[dict[str, Any]] = [
         ("accuracy", 0.5), ("best_accuracy", 0.6), ("best_personal_accuracy", 0.9), ("client_accuracy", 0.4),
         ("best_client_accuracy", 0.6), ("waste_rate", 0.3), ("bytes_down", 123.0), ("global_sha256", None),
         ("nothing", None), ("average_accuracy", None),
-        ("seconds", 4.0), ("bytes", 6000.0),
+        ("seconds", 4.0), ("bytes", 6000.0), ("last_10_accuracy", 0.55), ("last_10_r2", None),
     ],
 )  # fmt: skip
 def test_scores_of_the_published_benchmarks(name: str, value: float | None, tmp_path: Path) -> None:
@@ -132,6 +142,20 @@ def test_a_gain_is_measured_against_the_most_similar_run_with_the_same_seed(tmp_
         MeanDeviation(near(0.2), near(math.sqrt(0.02)), 2), MeanDeviation(near(0.05), None, 1),
     ]  # fmt: skip
     assert [column.kind for column in found.columns[3:]] == ["share"] * 3
+
+
+def test_the_last_ten_stand_beside_a_best_gain_too(tmp_path: Path) -> None:
+    cases = {"alone": [0.5], "fedmd": [0.6, 0.9, 0.6]}
+    swept = [replace(read_run(write_run(tmp_path / name, values, algorithm=name)), case={"method": name})
+             for name, values in cases.items()]  # fmt: skip
+    figures = [{"case": {"method": "fedmd"}, "scores": {"gain_best_accuracy": 0.3}}]
+    table = PublishedTable.model_validate({"source": "x", "baseline": {"method": "alone"}, "figures": figures})
+    found = published_tables([table], group_runs(swept))[0]
+    assert [(column.key, column.kind) for column in found.columns[-1:]] == [("gain_last_10_accuracy", "share")]
+    assert (found.rows[0][4], found.rows[0][6]) == (
+        MeanDeviation(near(0.4), None, 1),
+        MeanDeviation(near(0.2), None, 1),
+    )
 
 
 def test_what_no_run_has_is_named_because_it_may_be_misspelt(tmp_path: Path) -> None:
