@@ -362,6 +362,8 @@ class FleetLine(Section):
             from the run's seed.
         profile: `private`: the agents do not report memory, processor, temperature and load.
         cpus: processors for each agent. `simulate` enforces them as it does `memory`.
+        gpus: GPUs for each agent, or a part of one below 1. `simulate --ray` reserves them, as it does `cpus` and
+            `memory`; without `--ray`, nothing enforces them.
         workers: training processes that an agent runs at a time.
         link: the link to these boards that `simulate` and the compose file simulate.
         privacy: the privacy of the line's clients; null: that of the experiment.
@@ -377,6 +379,7 @@ class FleetLine(Section):
     uncertainty: Annotated[float, Field(ge=0)] = 0.0
     profile: Literal["open", "private"] = "open"
     cpus: Annotated[float, Field(gt=0)] | None = None
+    gpus: Annotated[float, Field(ge=0.0001)] | None = None
     workers: Positive = 1
     link: LinkSpec | None = None
     privacy: Privacy | None = None
@@ -395,4 +398,7 @@ class FleetLine(Section):
         if self.uncertainty and self.budget is None and self.fits is None:
             why = "it is relative to a budget or a level; set budget or fits"
             raise validation_error([Problem("uncertainty", self.uncertainty, why)])
+        if self.gpus is not None and self.gpus > 1 and not self.gpus.is_integer():
+            why = "above 1 it must be a whole number: only a part of one GPU can be shared; round it up"
+            raise validation_error([Problem("gpus", self.gpus, why)])
         return self
