@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, JsonValue, model_validator
 
 from fedquilt_common.experiment.privacy_section import Privacy
-from fedquilt_common.experiment.section import KIB, MIB, Positive, Problem, Section, Size, validation_error
+from fedquilt_common.experiment.section import KIB, MIB, Gpus, Positive, Problem, Section, Size, validation_error
 from fedquilt_common.types import OptimiserName, Precision
 from fedquilt_common.wire.chunks import DEFAULT_CHUNK
 from fedquilt_common.wire.link import BOUNDS, Link, open_problem
@@ -362,8 +362,7 @@ class FleetLine(Section):
             from the run's seed.
         profile: `private`: the agents do not report memory, processor, temperature and load.
         cpus: processors for each agent. `simulate` enforces them as it does `memory`.
-        gpus: GPUs for each agent, or a part of one below 1. `simulate --ray` reserves them, as it does `cpus` and
-            `memory`; without `--ray`, nothing enforces them.
+        gpus: GPUs for each agent, or below 1 a part of one. Only `simulate --ray` reserves them.
         workers: training processes that an agent runs at a time.
         link: the link to these boards that `simulate` and the compose file simulate.
         privacy: the privacy of the line's clients; null: that of the experiment.
@@ -379,7 +378,7 @@ class FleetLine(Section):
     uncertainty: Annotated[float, Field(ge=0)] = 0.0
     profile: Literal["open", "private"] = "open"
     cpus: Annotated[float, Field(gt=0)] | None = None
-    gpus: Annotated[float, Field(ge=0.0001)] | None = None
+    gpus: Gpus | None = None
     workers: Positive = 1
     link: LinkSpec | None = None
     privacy: Privacy | None = None
@@ -398,7 +397,4 @@ class FleetLine(Section):
         if self.uncertainty and self.budget is None and self.fits is None:
             why = "it is relative to a budget or a level; set budget or fits"
             raise validation_error([Problem("uncertainty", self.uncertainty, why)])
-        if self.gpus is not None and self.gpus > 1 and not self.gpus.is_integer():
-            why = "above 1 it must be a whole number: only a part of one GPU can be shared; round it up"
-            raise validation_error([Problem("gpus", self.gpus, why)])
         return self

@@ -7,7 +7,6 @@ the cluster.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.util
 import socket
 import types
@@ -85,7 +84,8 @@ class Cluster:
         """
         check_installed()
         warnings.simplefilter("ignore")  # of Ray's, about future versions
-        ray = importlib.import_module("ray")
+        import ray
+
         try:
             ray.init(address=address, logging_level="ERROR", log_to_driver=False, configure_logging=False)
         except (ConnectionError, RuntimeError, ValueError, SystemExit) as error:
@@ -136,8 +136,9 @@ class Cluster:
         return {id: self._read_answer(ref) if ref in finished else _SILENT for id, ref in asked.items()}
 
     def _on_node(self, node: str) -> dict[str, Any]:
-        strategies = importlib.import_module("ray.util.scheduling_strategies")
-        affinity = strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        affinity = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         return {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": affinity}
 
     def _read_answer(self, ref: Any) -> dict[str, Any]:
@@ -193,12 +194,13 @@ class Cluster:
         Raises:
             ActorLostError: the actor has died, or did not answer in time.
         """
-        errors = importlib.import_module("ray.exceptions")
+        from ray.exceptions import RayError, RayTaskError
+
         try:
             return self._ray.get(ref, timeout=seconds)
-        except errors.RayTaskError as error:
+        except RayTaskError as error:
             raise error.as_instanceof_cause() from None
-        except errors.RayError as error:
+        except RayError as error:
             raise ActorLostError(_last_line(error)) from None
 
     def kill(self, actor: Any) -> None:
@@ -216,9 +218,8 @@ def whole_above_one(amount: float) -> float:
 
 
 def _own_node(_: object) -> str:
-    import importlib
+    import ray
 
-    ray = importlib.import_module("ray")
     return str(ray.get_runtime_context().get_node_id())
 
 

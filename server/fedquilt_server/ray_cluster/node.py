@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -86,14 +86,15 @@ class AgentEnd:
     tail: tuple[str, ...]
 
 
-def end_with_node() -> None:
+def end_with_node(clean_up: Callable[[], None] = lambda: None) -> None:
     """End this process when Ray's own process on the node ends: Ray leaves its actors behind, and their agents."""
-    threading.Thread(target=_watch_parent, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_watch_parent, args=(os.getppid(), clean_up), daemon=True).start()
 
 
-def _watch_parent(parent: int) -> None:
+def _watch_parent(parent: int, clean_up: Callable[[], None]) -> None:
     while os.getppid() == parent:
         time.sleep(_PARENT_SECONDS)
+    clean_up()
     os._exit(1)
 
 
@@ -174,7 +175,7 @@ class NodeActor:
     """Prepares one node: it starts the fork servers that all agents of the node share, and cleans up at the end."""
 
     def __init__(self) -> None:
-        end_with_node()
+        end_with_node(lambda: self._remove(self._folder))
         self._servers: list[subprocess.Popen[bytes]] = []
         self._sockets: dict[str, str] = {}
         self._folder: Path | None = None
@@ -226,9 +227,13 @@ class NodeActor:
         _end([psutil.Process(server.pid) for server in self._servers if server.poll() is None])
         for server in self._servers:
             server.wait()
-        for folder in (self._folder, self._home if remove else None):
-            if folder is not None:
-                shutil.rmtree(folder, ignore_errors=True)
+        self._remove(self._folder)
+        self._remove(self._home if remove else None)
+
+    @staticmethod
+    def _remove(folder: Path | None) -> None:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start_server(
