@@ -53,7 +53,7 @@ class AgentLife:
         self._password, self._nodes, self._clock = password, nodes, clock
         self._actor: Any = None
         self._stage: Literal["locate", "start", "wait"] = "locate"
-        self._failed_starts = 0
+        self._failed_starts = self._lost = 0
         self._started = self._waiting_since = 0.0
         self.ref: Any = None
         self.left = self._expected = ""
@@ -111,7 +111,7 @@ class AgentLife:
     def _arrive(self, id: str) -> None:
         node = self._nodes.find(id)
         if node is None:
-            raise ActorLostError("its node has died")
+            raise ActorLostError(f"node {id} of the Ray cluster does not answer")
         moves = self.placement.moves + (self.left not in ("", id))
         self._expect(id)
         self._show(node=id, name=node.name, address=node.address, moves=moves)
@@ -157,13 +157,20 @@ class AgentLife:
 
         Args:
             reason: what Ray reports of the actor; empty: its node is known to have died.
+
+        Raises:
+            RunFailedError: its actor fails at each start.
         """
-        node = self._nodes.find(self.placement.node)
+        node, where = self._nodes.find(self.placement.node), self.placement.name
+        log.info("the actor of %s on %s has ended: %s", self.name, where or "no node yet", reason)
         self.close()
-        if node is None or not self._nodes.check(node):
-            why = f"its node {self.placement.name} died" if self.placement.name else "its node died before it started"
+        if where and (node is None or not self._nodes.check(node)):
+            why = f"its node {where} died"
         else:
-            why = f"its Ray actor on {node.name} died: {reason}"
+            why = f"its Ray actor {f'on {where} ' if where else ''}died: {reason}"
+        self._lost = 0 if where else self._lost + 1
+        if self._lost >= FAILED_STARTS:
+            raise RunFailedError(f"the Ray actor of {self.name} cannot start: {reason}")
         self.left = self.placement.node or self.left
         self.place()
         return f"{why}; it starts again where there is room"

@@ -92,7 +92,7 @@ _FIELDS = {"cpus": "processors", "memory": "memory", "gpus": "GPUs"}
 
 def _find_too_large(wanted: Mapping[str, Resources], nodes: Sequence[Node]) -> Iterator[str]:
     for name, one in wanted.items():
-        if not any(_fits(one, node.resources) for node in nodes):
+        if not any(one.fit(node.resources) for node in nodes):
             yield f"no node can host {name}, which needs {_describe(one)} (the nodes: {_describe_all(nodes)})"
             return
 
@@ -105,10 +105,6 @@ def _find_too_many(wanted: Mapping[str, Resources], nodes: Sequence[Node]) -> It
             yield f"all {len(wanted)} agents need {_amount(field, needed)} {label}, the nodes have " + _amount(
                 field, there
             )
-
-
-def _fits(one: Resources, node: Resources) -> bool:
-    return all(getattr(one, field) <= getattr(node, field) for field in _FIELDS)
 
 
 def _amount(field: str, amount: float) -> str:

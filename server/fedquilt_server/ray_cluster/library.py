@@ -36,6 +36,10 @@ class Resources:
     memory: int = 0
     gpus: float = 0.0
 
+    def fit(self, node: Resources) -> bool:
+        """Whether a node that has these resources and hosts nothing else has room."""
+        return self.cpus <= node.cpus and self.memory <= node.memory and self.gpus <= node.gpus
+
 
 @dataclass(frozen=True)
 class Node:

@@ -52,10 +52,11 @@ class ReadyNodes:
         """Return the ids of the nodes on which an agent may start; empty if there is none now.
 
         Ray chooses by what an agent reserves. One that reserves nothing gets the node with the fewest agents for its
-        processors, because Ray would not spread such agents.
+        processors, because Ray would not spread such agents. A node that never has room is left out, because Ray
+        then refuses the actor instead of asking the next one.
         """
         if needs != Resources() or not self._ready:
-            return list(self._ready)
+            return [id for id, node in self._ready.items() if needs.fit(node.resources)]
         return [min(self._ready.values(), key=self._load).id]
 
     def _load(self, node: Node) -> tuple[float, str]:
@@ -122,6 +123,9 @@ class ReadyNodes:
         for node in died:
             self._ready.pop(node.id, None)
         before = set(self._ready)
+        for id, node in self._opened.items():
+            if id not in self._ready and self._cluster.answers(node):
+                self._ready[id] = node
         fresh = [node for id, node in now.items() if id not in self._known and node.resources.cpus > 0]
         self._known |= set(now)
         if fresh:
