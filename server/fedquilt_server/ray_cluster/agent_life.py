@@ -75,9 +75,14 @@ class AgentLife:
         """Whether it has had no node since a moment of the clock."""
         return self.is_waiting and self._waiting_since <= moment
 
-    def place(self) -> None:
-        """Ask Ray for a node with its resources. Without any node, the next one that joins is awaited."""
-        nodes, self._stage, self._waiting_since = self._nodes.choose(self._agent.resources), "locate", self._clock()
+    def place(self, *, anywhere: bool = False) -> None:
+        """Ask Ray for a node with its resources. Without any node, the next one that joins is awaited.
+
+        Args:
+            anywhere: let Ray choose the node.
+        """
+        nodes = self._nodes.choose(self._agent.resources, anywhere=anywhere)
+        self._stage, self._waiting_since = "locate", self._clock()
         self._expect(nodes[0] if len(nodes) == 1 else "")
         self._actor = self._cluster.start_anywhere(AgentActor, self._agent.resources, nodes) if nodes else None
         self.ref = self._cluster.locate(self._actor) if nodes else None
@@ -85,8 +90,8 @@ class AgentLife:
 
     def _expect(self, node: str) -> None:
         """Note on which node it is or will be; empty: Ray has not chosen one yet."""
-        for id, change in ((self._expected, -1), (node, 1)):
-            self._nodes.count(id, change)
+        self._nodes.leave(self._expected, self._agent.resources)
+        self._nodes.arrive(node, self._agent.resources)
         self._expected = node
 
     def advance(self) -> None:

@@ -33,6 +33,8 @@ from fedquilt_server.status.placement import PlacementReader
 _PLACER: Final = "fedquilt_server.ray_cluster.placer"
 _RUN_DAYS: Final = 366
 _HASH_ROUNDS: Final = 1000
+IDLE_SECONDS: Final = 5.0
+"""How long a training process may have no task: a node may host many agents, and another fork starts at once."""
 _NO_MEMORY: Final = "They keep no private memory: what they were training starts again, and the result is the same"
 
 
@@ -89,7 +91,7 @@ def _request_agent(plan: SimulationPlan, spec: AgentSpec, machine_agents: int) -
     return AgentRequest(
         name=spec.name,
         clients=list(spec.clients),
-        options=agent_options(spec, machine_agents, forked=True),
+        options=[*agent_options(spec, machine_agents), "--idle", f"{IDLE_SECONDS:g}"],
         noise_key=fixed_key(plan, spec.name),
         cpus=needs.cpus,
         memory=needs.memory,

@@ -12,7 +12,7 @@ import socket
 import types
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Final
 
 from fedquilt_common.errors import PackageMissingError, RayClusterError
@@ -22,6 +22,8 @@ _ASK_SECONDS: Final = 60.0
 """How long a node may take to start a process of Ray and to answer."""
 _ANSWER_SECONDS: Final = 3.0
 _SHORT_ID: Final = 8
+_ROUNDING: Final = 1e-6
+"""Sums of parts of a processor are not exact; Ray counts in ten-thousandths."""
 
 
 class ActorLostError(Exception):
@@ -36,9 +38,15 @@ class Resources:
     memory: int = 0
     gpus: float = 0.0
 
+    def __add__(self, other: Resources) -> Resources:
+        return Resources(self.cpus + other.cpus, self.memory + other.memory, self.gpus + other.gpus)
+
+    def __sub__(self, other: Resources) -> Resources:
+        return Resources(self.cpus - other.cpus, self.memory - other.memory, self.gpus - other.gpus)
+
     def fit(self, node: Resources) -> bool:
         """Whether a node that has these resources and hosts nothing else has room."""
-        return self.cpus <= node.cpus and self.memory <= node.memory and self.gpus <= node.gpus
+        return all(mine <= there + _ROUNDING for mine, there in zip(astuple(self), astuple(node), strict=True))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ import psutil
 from fedquilt_common.files.durable import create_private
 from fedquilt_common.process.child import die_with_parent
 from fedquilt_common.process.forked import FORK_SERVER, ForkedProcess
-from fedquilt_common.training_jobs import AGENT_MODULES, WORKER_MODULES, worker_environment
 
 CA_FILE: Final = "ca.crt"
 _SERVER_MODULE: Final = "fedquilt_common.process.fork_server"
@@ -194,6 +193,8 @@ class NodeActor:
         return NodeHome(str(self._home), self._sockets.get("agents", ""), self._sockets.get("workers", ""))
 
     def _open(self) -> None:
+        from fedquilt_common.training_jobs import AGENT_MODULES, WORKER_MODULES, worker_environment  # agents need none
+
         self._folder = Path(tempfile.mkdtemp(prefix="fedquilt-ray-"))
         plain = _node_environment()
         for role, modules, environment in (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -46,25 +46,38 @@ class ReadyNodes:
         self._ready: dict[str, Node] = {}
         self._actors: dict[str, Any] = {}
         self._agents: Counter[str] = Counter()
+        self._reserved: defaultdict[str, Resources] = defaultdict(Resources)
         self._homes: dict[str, NodeHome] = {}
 
-    def choose(self, needs: Resources) -> list[str]:
+    def choose(self, needs: Resources, *, anywhere: bool) -> list[str]:
         """Return the ids of the nodes on which an agent may start; empty if there is none now.
 
-        Ray chooses by what an agent reserves. One that reserves nothing gets the node with the fewest agents for its
-        processors, because Ray would not spread such agents. A node that never has room is left out, because Ray
+        Ray would put many small agents on one node. So this chooses the node with the fewest agents for its processors,
+        of those with room beside the other agents of this run. A node that never has room is left out, because Ray
         then refuses the actor instead of asking the next one.
+
+        Args:
+            needs: what the agent reserves.
+            anywhere: leave the choice to Ray, which knows what others have reserved.
         """
-        if needs != Resources() or not self._ready:
-            return [id for id, node in self._ready.items() if needs.fit(node.resources)]
-        return [min(self._ready.values(), key=self._load).id]
+        fitting = [node for node in self._ready.values() if needs.fit(node.resources)]
+        free = [node for node in fitting if (self._reserved[node.id] + needs).fit(node.resources)]
+        if anywhere or not free:
+            return [node.id for node in fitting]
+        return [min(free, key=self._load).id]
 
     def _load(self, node: Node) -> tuple[float, str]:
         return (self._agents[node.id] + 1) / max(node.resources.cpus, 1.0), node.name
 
-    def count(self, id: str, change: int) -> None:
-        """Count an agent that comes to a node (1) or leaves it (-1)."""
-        self._agents[id] += change
+    def arrive(self, id: str, needs: Resources) -> None:
+        """Count an agent that comes to a node."""
+        self._agents[id] += 1
+        self._reserved[id] += needs
+
+    def leave(self, id: str, needs: Resources) -> None:
+        """Count an agent that leaves a node."""
+        self._agents[id] -= 1
+        self._reserved[id] -= needs
 
     def find(self, id: str) -> Node | None:
         """Return a node that can host agents; None if it has died."""

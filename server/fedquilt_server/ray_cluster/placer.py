@@ -111,7 +111,10 @@ class Placer:
         waiting = [agent for agent in self._agents if agent.is_waiting_since(now - WAIT_SECONDS)]
         if waiting and not self._reported_waiting:
             self._relocations.add_waiting([agent.placement for agent in waiting])
-        self._reported_waiting = bool(waiting)
+            for agent in waiting:  # others may have reserved what its node had
+                agent.close()
+                agent.place(anywhere=True)
+        self._reported_waiting = any(agent.is_waiting for agent in self._agents)
 
     def close(self) -> None:
         """End all agents and actors."""

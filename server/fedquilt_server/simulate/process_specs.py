@@ -60,13 +60,12 @@ def agent_child_specs(plan: SimulationPlan, servers: ForkServers, boards: Limite
     return [boards.limit(spec) for spec in specs]
 
 
-def agent_options(spec: AgentSpec, machine_agents: int, *, forked: bool) -> list[str]:
+def agent_options(spec: AgentSpec, machine_agents: int) -> list[str]:
     """Return the options of an agent's command that do not depend on where it runs.
 
     Args:
         spec: the agent.
         machine_agents: agents on its machine.
-        forked: whether its training processes are forks.
     """
     options = {
         "--id": spec.name,
@@ -75,15 +74,14 @@ def agent_options(spec: AgentSpec, machine_agents: int, *, forked: bool) -> list
         **{f"--{name}": value for name, value in spec.options.items()},
         "--machine-agents": str(machine_agents),
         "--allow-import": "*",
-        **({"--idle": f"{FORK_IDLE_SECONDS:g}"} if forked else {}),
     }
     return [text for pair in options.items() for text in pair]
 
 
 def _agent_spec(plan: SimulationPlan, spec: AgentSpec, agents: int, servers: ForkServers) -> ChildSpec:
-    state = ("--state", str(plan.folder / "agents" / spec.name))
-    options = agent_options(spec, agents, forked=bool(servers.specs))
-    argv = _fedquilt_command("agent", *plan.connection, *options, *state)
+    own = ["--state", str(plan.folder / "agents" / spec.name)]
+    own += ["--idle", f"{FORK_IDLE_SECONDS:g}"] if servers.specs else []
+    argv = _fedquilt_command("agent", *plan.connection, *agent_options(spec, agents), *own)
     environment = {KEY_VARIABLE: fixed_key(plan, spec.name), **plan.environment, **servers.agent_environment}
     log = plan.folder / "logs" / f"{spec.name}.log"
     return ChildSpec(spec.name, "agent", argv, log, environment, fork_server=servers.agent_socket)
