@@ -122,15 +122,8 @@ def placements(out: Path) -> PlacementRecord:
 def watch_memory(process: subprocess.Popen[str], peak: list[int]) -> None:
     """Raise ``peak`` to the memory of all processes of the run and of Ray, until the command ends."""
     while process.poll() is None:
-        peak[0] = max(peak[0], sum(_memory(one) for one in psutil.process_iter() if _belongs(one)))
+        peak[0] = max(peak[0], sum(map(_memory, psutil.Process().children(recursive=True))))
         time.sleep(SAMPLE_SECONDS)
-
-
-def _belongs(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        words = " ".join(process.cmdline())
-        return "fedquilt" in words or "ray" in words
-    return False
 
 
 def _memory(process: psutil.Process) -> int:

@@ -104,8 +104,11 @@ def _boards(named: Mapping[str, object]) -> str:
 def _find(plan: SimulationPlan) -> LimitedBoards:
     agents = agent_specs(plan.experiment.fleet)
     gpus = {agent.name: agent.line.gpus for agent in agents if agent.line.gpus is not None}
+    found = _find_limits(plan, agents)
+    if not gpus:
+        return found
     reason = RESERVED if plan.hosts is not None else "only `--ray` reserves them"
-    return replace(_find_limits(plan, agents), gpus=gpus, gpus_reason=reason)
+    return replace(found, gpus=gpus, gpus_reason=reason)
 
 
 def _find_limits(plan: SimulationPlan, agents: Sequence[AgentSpec]) -> LimitedBoards:
