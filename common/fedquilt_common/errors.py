@@ -23,6 +23,7 @@ EXIT_CODES: Final[dict[int, str]] = {
     10: "a check of `fedquilt doctor` failed",
     11: "Ansible is missing, or it did not upgrade every board",
     12: "a data set cannot be downloaded by a program: the message has the steps, such as a licence to accept",
+    13: "no Ray cluster answers, it has no room for the fleet, or fedquilt is missing or has another version on a node",
     129: "the terminal was closed; to resume, run the same command with the same folder",
     130: "interrupted; to resume, run the same command with the same folder",
     143: "terminated; to resume, run the same command with the same folder",
@@ -188,6 +189,16 @@ class ImageError(FedquiltError):
     """A disk image or a device cannot be written, or its contents are not what was written."""
 
     exit_code = 9
+
+
+class RayClusterError(FedquiltError):
+    """No Ray cluster answers at the address, or it cannot host the fleet."""
+
+    exit_code = 13
+
+
+class RayNodeError(RayClusterError):
+    """Nodes of the Ray cluster cannot host agents: fedquilt is missing there, or has another version."""
 
 
 class ManualStepsError(FedquiltError):

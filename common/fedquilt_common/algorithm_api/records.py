@@ -137,6 +137,8 @@ class Declaration:
             reports what of the model stays whole.
         tests_updates: clients test what they have trained, so those that keep no samples for testing need the official
             ones.
+        private_memory: whether clients keep arrays in ``ClientContext.memory`` from task to task. A board that is
+            lost takes them along. None: unknown.
     """
 
     holdout: float | None = None
@@ -148,6 +150,7 @@ class Declaration:
     pooled: str | None = None
     sub_models: Literal["none", "averaged", "separate"] = "none"
     tests_updates: bool = False
+    private_memory: bool | None = None
 
 
 def declaration_of(algorithm: object) -> Declaration:
