@@ -3,7 +3,8 @@
     python benchmarks/round.py            measure, print, append one line per case
     python benchmarks/round.py --dry-run  measure and print only
 
-A line holds the command, the commit, the machine and the medians, so that you can compare any two lines.
+A line holds the command, the commit, the machine, the medians, and each role's processor time in all rounds and the
+start, so that you can compare any two lines.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from process_watch import ProcessWatch
 from provenance import commit, machine
 
 HISTORY = Path(__file__).parent / "results" / "round.jsonl"
@@ -24,31 +26,36 @@ HISTORY = Path(__file__).parent / "results" / "round.jsonl"
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement: agents, clients of all agents together, model size in MB (10**6 bytes), rounds; with masks?"""
+    """One measurement: agents, clients of all of them, model size in MB (10**6 bytes), rounds; with masks, or sums?"""
 
     agents: int
     clients: int
     megabytes: float
     rounds: int
     secure: bool = False
+    relay: bool = False
 
     @property
     def arguments(self) -> list[str]:
         pairs = {"agents": self.agents, "clients": self.clients, "megabytes": self.megabytes, "rounds": self.rounds}
         return ["bench", "round", *(text for k, v in pairs.items() for text in (f"--{k}", str(v))),
-                *["--secure"] * self.secure, "--json"]  # fmt: skip
+                *["--secure"] * self.secure,
+                *["--relay"] * self.relay, "--json"]  # fmt: skip
 
 
 CASES = (Case(4, 4, 0.1, 11), Case(4, 4, 45, 7), Case(2, 4, 45, 5), Case(2, 40, 45, 3),
          Case(2, 10, 0.1, 7), Case(2, 10, 0.1, 7, secure=True), Case(2, 10, 45, 3), Case(2, 10, 45, 3, secure=True),
-         Case(2, 40, 0.1, 5), Case(2, 40, 0.1, 5, secure=True))  # fmt: skip
+         Case(2, 40, 0.1, 5), Case(2, 40, 0.1, 5, secure=True),
+         Case(4, 4000, 0.01, 4), Case(4, 4000, 0.01, 4, relay=True))  # fmt: skip
 
 
 def measure(case: Case, version: str) -> dict[str, Any]:
     """Run one case of the commit ``version`` and return its line."""
     command = [sys.executable, "-m", "fedquilt_common.cli", *case.arguments]
     before = machine()
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    with ProcessWatch() as watch:
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=watch.environment)
+    used = watch.report()
     found = json.loads(done.stdout)
     return {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -58,6 +65,7 @@ def measure(case: Case, version: str) -> dict[str, Any]:
         "median": found["median"],
         "seconds": [round(row["seconds"], 3) for row in found["rounds"]],
         "processes": found["processes"],
+        "processor_seconds": {role: use["processor_seconds"] for role, use in used["processes"].items()},
     }
 
 
@@ -69,7 +77,8 @@ def main() -> None:
     version = commit()  # before the history is appended to, which would make the tree look changed
     for case in CASES:
         line = measure(case, version)
-        print(json.dumps({key: line[key] for key in ("command", "median", "processes")}, indent=2))
+        shown = ("command", "median", "processes", "processor_seconds")
+        print(json.dumps({key: line[key] for key in shown}, indent=2))
         if not dry:
             HISTORY.parent.mkdir(exist_ok=True)
             with HISTORY.open("a") as file:

@@ -120,6 +120,7 @@ COMMON = {
     "submodels": "errors types wire",
     "privacy": "algorithm_api errors experiment files types",
     "learning_tasks": "errors types",
+    "partial_sums": "aggregation algorithm_api errors types wire",
     "secure_aggregation": "aggregation algorithm_api errors types wire",
     "algorithm_api": "errors learning_tasks submodels types",
     "models": "errors types user_imports",
@@ -158,6 +159,7 @@ SERVER = {
     "central": "history lab round runs status",
     "simulate": "runs status",
     "provisioning": "simulate",
+    "ray_cluster": "provisioning runs simulate status",
     "fleet": "provisioning",
     "watch": "fleet library runs status",
     "sinks": "library status",
@@ -167,7 +169,7 @@ SERVER = {
     "sweep": "runs simulate status",
     "report": "library status sweep",
     "run_options": "status web",
-    "simulate_cli": "run_options runs simulate sinks status web",
+    "simulate_cli": "ray_cluster run_options runs simulate sinks status web",
     "cli": "coordinator provisioning run_options runs sinks status web",
 }
 
@@ -246,6 +248,10 @@ def test_the_public_package_is_for_users_only() -> None:
 
 def test_only_the_transport_knows_paho() -> None:
     assert users_of("paho") == {"fedquilt_common.wire.mqtt"}
+
+
+def test_only_one_module_knows_ray() -> None:
+    assert users_of("ray") == {"fedquilt_server.ray_cluster.library"}
 
 
 def test_only_what_trains_or_evaluates_knows_torch() -> None:

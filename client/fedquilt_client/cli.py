@@ -152,6 +152,14 @@ def agent(
     once: Annotated[
         bool | None, typer.Option("--once", help="Exit when the run has ended.", show_default="wait for the next run")
     ] = None,
+    relay: Annotated[
+        bool | None,
+        typer.Option(
+            "--relay",
+            help="Add the replies of the clients up before they travel, in runs with exact_sums.",
+            show_default="each reply travels alone",
+        ),
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file with the same keys; options override it.")] = None,
 ) -> None:
     """Host clients on this board: fetch their tasks, train, send the replies. Runs until you stop it.
@@ -253,6 +261,7 @@ def _agent_settings(config: AgentConfig) -> AgentSettings:
         own_data=_check_own_data(parse_own_data(config.data), clients, config.allow_import),
         idle=config.idle,
         once=config.once,
+        relay=config.relay,
     )
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedquilt_client.answers import answer
 from fedquilt_client.samples import ClientSamples, DeliveredSamples, form_from
 from fedquilt_client.uncertain_resources import RoundLimits, limits_of
-from fedquilt_common.algorithm_api import Algorithm, Learner, Reply, Task, find_level, private_passes, reply_weight
+from fedquilt_common.algorithm_api import Algorithm, Learner, Reply, Task, find_level, private_passes
 from fedquilt_common.algorithm_api.training_settings import training_problem
 from fedquilt_common.datasets.public import digest_of
 from fedquilt_common.datasets.shares import Share, take_labels, take_samples
@@ -322,16 +323,8 @@ class TaskContext:
         Raises:
             FedquiltError: the task cannot be done, or asks for more than may leave the board.
         """
-        if not self.board.experiment.secure_aggregation:
-            return self._work(task)
-        from fedquilt_common.secure_aggregation.client_half import SecureClient
-
-        if self.job is None or self.job.ledgers is None:
-            raise ExperimentError(
-                "a replay cannot mask replies again, because the secrets are gone: use those that the run has kept "
-                "(coordinator --keep-replies)"
-            )
-        return SecureClient(self, partial(reply_weight, self.board.algorithm)).do(task, self._work)
+        has_secrets = self.job is not None and self.job.ledgers is not None
+        return answer(self, self.board.experiment, self.board.algorithm, task, self._work, has_secrets=has_secrets)
 
     def _work(self, task: Task) -> Reply:
         return self.withhold(self.board.algorithm.work(task, self))

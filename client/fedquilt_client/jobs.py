@@ -12,6 +12,7 @@ from fedquilt_client.current_run import CurrentRun, commit_finished
 from fedquilt_client.downloads import Downloads
 from fedquilt_client.energy import EnergyMeter
 from fedquilt_client.records import StoredReply
+from fedquilt_client.relay import make_uploads
 from fedquilt_client.reports import OUT_OF_MEMORY, WORKER_RESTARTED, out_of_memory_message, unused_clients_message
 from fedquilt_client.sample_supply import SampleSupply
 from fedquilt_client.settings import AgentSettings
@@ -26,7 +27,6 @@ from fedquilt_client.tasks import (
     read_experiment,
     task_id,
 )
-from fedquilt_client.uploads import Uploads
 from fedquilt_client.worker_pool import (
     ATTEMPTS,
     JobEvent,
@@ -124,14 +124,8 @@ class Jobs:
         self.leave_run()
         store = self._store.open_run(message)
         downloads = Downloads(store, self._transport, self._topics, experiment.speedup)
-        uploads = Uploads(
-            self._settings.name,
-            self._transport,
-            self._topics,
-            store.blob,
-            self._replace_reply,
-            experiment.chunk,
-            experiment.speedup,
+        uploads = make_uploads(
+            self._settings, store, experiment, self._transport, self._topics, self._replace_reply, lambda: self._run
         )
         folder = self._store.samples
         samples = SampleSupply.for_run(

@@ -49,6 +49,17 @@ class StoredReply:
 
 
 @dataclass(frozen=True)
+class StoredSum(StoredReply):
+    """A partial sum on disk; it travels as the reply of its first client.
+
+    Attributes:
+        clients: whose replies it has.
+    """
+
+    clients: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class StoredMemory:
     """The private memory of a client after one of its replies.
 

@@ -32,6 +32,7 @@ class AgentSettings:
         idle: seconds after which a training process that has no task is ended.
         once: leave when the run has ended.
         site: the site through whose broker it connects; None without one.
+        relay: add the replies of the clients up before they travel, where the run allows it.
     """
 
     name: str
@@ -53,3 +54,4 @@ class AgentSettings:
     idle: float = IDLE_SECONDS
     once: bool = False
     site: str | None = None
+    relay: bool = False

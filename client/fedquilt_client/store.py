@@ -18,6 +18,7 @@ from fedquilt_client.records import (
     ClientRecord,
     StoredMemory,
     StoredReply,
+    StoredSum,
     find_replies,
     name_memory,
     read_record,
@@ -40,6 +41,8 @@ _REMEMBERED: Final = 10_000
 """Clients without private memory whose records a run store holds in memory."""
 LEDGERS: Final = "privacy"
 """Name of the folder of the privacy ledgers, below an agent's state folder."""
+SUMS: Final = "sums"
+"""Name of the folder of the partial sums and their groups, in that of a run."""
 LARGEST_BOOT: Final = 1 << 62
 """A stored boot number from here on is damaged; the protocol's limit is twice as large."""
 
@@ -92,7 +95,7 @@ class AgentStore:
         home = self.folder / "runs" / check_name(run, "run")
         for reply in home.glob("clients/*/reply-*"):
             reply.unlink(missing_ok=True)
-        for leftover in (home / "patches", home / "drafts"):
+        for leftover in (home / "patches", home / "drafts", home / SUMS):
             shutil.rmtree(leftover, ignore_errors=True)
 
     def open_run(self, run: RunMessage) -> RunStore:
@@ -111,6 +114,7 @@ class RunStore:
         self.folder = folder
         self.run = run
         self.patches = folder / "patches"
+        self.sums = folder / SUMS
         self.message = folder / "run.json"
         self._clients = folder / "clients"
         self._records = dict[int, ClientRecord]()
@@ -184,8 +188,9 @@ class RunStore:
         return None
 
     def blob(self, reply: StoredReply) -> Blob:
-        """Return the bytes of a reply."""
-        return Blob(self._home(reply.client) / reply.file, reply.digest, reply.size, reply.head)
+        """Return the bytes of a reply, or of a partial sum."""
+        folder = self.sums if isinstance(reply, StoredSum) else self._home(reply.client)
+        return Blob(folder / reply.file, reply.digest, reply.size, reply.head)
 
     def forget(self, reply: StoredReply) -> None:
         """Delete a damaged reply.

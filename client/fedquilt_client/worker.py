@@ -161,7 +161,7 @@ class Worker:
             memory = write_arrays(job.memory_out, ctx.memory_to_store).digest
             sync(job.memory_out)
         taken = {
-            "joules": self._find_energy(job),
+            "joules": _shorten(self._find_energy(job)),
             "memory_peak": peak_bytes() if has_peak else None,
             "gpu_memory_peak": gpu_peak_bytes() if job.measured else None,
         }
@@ -322,6 +322,11 @@ def _header(job: Job, run: RunMessage, reply: Reply, taken: Mapping[str, float |
         public=run.public if job.labels else None,
     )
     return {REPLY_KEY: header.model_dump_json()}
+
+
+def _shorten(figure: float | None) -> float | None:
+    """Return a figure without digits that no sensor knows: they are most of a partial sum's bytes for a client."""
+    return None if figure is None else float(f"{figure:.6g}")
 
 
 def _exit_with_parent(parent: int) -> None:

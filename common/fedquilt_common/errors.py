@@ -23,6 +23,7 @@ EXIT_CODES: Final[dict[int, str]] = {
     10: "a check of `fedquilt doctor` failed",
     11: "Ansible is missing, or it did not upgrade every board",
     12: "a data set cannot be downloaded by a program: the message has the steps, such as a licence to accept",
+    13: "no Ray cluster answers, it has no room for the fleet, or fedquilt is missing or has another version on a node",
     129: "the terminal was closed; to resume, run the same command with the same folder",
     130: "interrupted; to resume, run the same command with the same folder",
     143: "terminated; to resume, run the same command with the same folder",
@@ -190,7 +191,37 @@ class ImageError(FedquiltError):
     exit_code = 9
 
 
+class RayClusterError(FedquiltError):
+    """No Ray cluster answers at the address, or it cannot host the fleet."""
+
+    exit_code = 13
+
+
+class RayNodeError(RayClusterError):
+    """Nodes of the Ray cluster cannot host agents: fedquilt is missing there, or has another version."""
+
+
 class ManualStepsError(FedquiltError):
     """A data set cannot be downloaded by a program: a person has to accept a licence, to register or to build it."""
 
     exit_code = 12
+
+
+class NotFiniteError(PayloadError):
+    """Numbers that are to be summed are infinite, or not numbers."""
+
+
+class SumOverflowError(PayloadError):
+    """A sum is beyond the largest number that can be represented."""
+
+
+class RepeatedMemberError(PayloadError):
+    """A partial sum has a client more than once."""
+
+
+class MissingMemberError(PayloadError):
+    """A partial sum lists a client whose reply it leaves out."""
+
+
+class SumMismatchError(PayloadError):
+    """A partial sum is not that of the clients and weights that it lists."""

@@ -15,7 +15,7 @@ from typing import Annotated, Final
 
 import typer
 
-from fedquilt_common.errors import RunFolderError
+from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment_file import load_experiment, parse_experiment
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_server.run_options import (
@@ -68,6 +68,21 @@ def simulate(
     limits: Annotated[
         bool, typer.Option(help="Enforce fleet.N.memory and fleet.N.cpus, if you may create control groups.")
     ] = True,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Run the agents on the nodes of an existing Ray cluster: HOST:PORT, or auto for this machine's.",
+            show_default="on this machine",
+        ),
+    ] = None,
+    ray_state: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder that all nodes of the Ray cluster share, for what clients keep.",
+            show_default="a folder of each node",
+        ),
+    ] = None,
     tensorboard: TensorBoard = None,
     mlflow: Mlflow = None,
     json_: JsonResult = False,
@@ -77,9 +92,20 @@ def simulate(
     Run the same command again to resume an interrupted run.
     """
     loaded = load_experiment(experiment, set_ or ())
+    if ray is not None and loaded.data.delivery == "local":
+        loaded = load_experiment(experiment, [*(set_ or ()), "data.delivery=broker"])
+        print_message("data.delivery: broker, so that the nodes of the Ray cluster need no data set")
     plan = make_plan(loaded, out or Path("runs") / loaded.name, broker, port, linger)
+    plan = replace(plan, keep_replies=keep_replies, limits=limits)
+    if ray is not None:
+        from fedquilt_server.ray_cluster.hosts import host_on_ray
+
+        print_message(f"Checking the Ray cluster ({ray}) and its nodes")
+        plan = host_on_ray(plan, ray, ray_state)
+    elif ray_state is not None:
+        raise ExperimentError("--ray-state needs --ray; remove it, or give the address of a Ray cluster")
     with open_sinks(tensorboard, mlflow, loaded) as sinks:
-        _simulate(replace(plan, keep_replies=keep_replies, limits=limits), json_, sinks)
+        _simulate(plan, json_, sinks)
 
 
 def _simulate(plan: SimulationPlan, as_json: bool, sinks: Sinks) -> None:

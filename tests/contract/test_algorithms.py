@@ -304,6 +304,7 @@ def test_it_learns(name: str) -> None:
         assert "accuracy" not in after or after["accuracy"] == after.get("personal_accuracy", after["accuracy"])
     is_global = {"global_accuracy", "local_accuracy"} & after.keys() or not fleet.measures
     assert after["accuracy"] > (case.accuracy if is_global else case.personal)
+    assert any(fleet.memories.values()) == declaration_of(fleet.algorithm).private_memory
     if "global_accuracy" in after:
         assert after["global_accuracy"] == after["accuracy"]
         central = fleet.algorithm.evaluate(state, fleet.ctx(case.rounds, {}))["accuracy"]

@@ -23,7 +23,8 @@ from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import Arrays, ClientId, Shapes
 from fedquilt_common.wire.codec import BLOCK, PackedArrays, block
 
-_Filling = Callable[[], None]
+Filling = Callable[[], None]
+"""Fills a part of an array."""
 _WORTH_THREADS: Final = 4 * BLOCK
 """Numbers of a model from which threads are worth their start."""
 
@@ -63,18 +64,18 @@ def mean(replies: Mapping[ClientId, Reply], like: Arrays | None = None) -> dict[
     _check_weights({client: reply.weight for client, reply in replies.items()})
     ordered = [replies[client] for client in sorted(replies)]
     first = like if like is not None else ordered[0].arrays
-    weighted = [(reply.arrays, reply.weight) for reply in ordered]
-    results, steps = dict[str, NDArray[Any]](), list[_Filling]()
-    for names in _adjacent_arrays(first, [arrays for arrays, _ in weighted]):
+    weighted = _join_shared(ordered)
+    results, steps = dict[str, NDArray[Any]](), list[Filling]()
+    for names in adjacent_arrays(first, [arrays for arrays, _ in weighted]):
         together = np.empty(sum(math.prod(first[name].shape) for name in names), first[names[0]].dtype)
         steps += _plan_mean(names[0], together, weighted)
         results |= _divide(together, {name: first[name].shape for name in names})
-    _run_steps(steps, results)
+    run_steps(steps, results)
     return {name: results[name] for name in first}
 
 
-def _adjacent_arrays(first: Arrays, replies: Sequence[Arrays]) -> list[list[str]]:
-    """Return the names of ``first`` in groups that lie one after another in each reply, with the same dtype.
+def adjacent_arrays(first: Arrays, replies: Sequence[Arrays]) -> list[list[str]]:
+    """Return the names of ``first`` in groups that lie one after another in each reply, of one dtype and any shape.
 
     A group is averaged as if it were one array: for many small replies, each array costs more than its numbers.
     """
@@ -91,6 +92,15 @@ def _divide(together: NDArray[Any], shapes: Shapes) -> dict[str, NDArray[Any]]:
     ends = accumulate(math.prod(shape) for shape in shapes.values())
     parts = zip(shapes.items(), ends, strict=True)
     return {name: together[end - math.prod(shape) : end].reshape(shape) for (name, shape), end in parts}
+
+
+def _join_shared(replies: Sequence[Reply]) -> list[tuple[Arrays, float]]:
+    """Return arrays and weights; replies that share their arrays, as those of a mean do, are joined."""
+    weights: dict[int, float] = {}
+    for reply in replies:
+        weights[id(reply.arrays)] = weights.get(id(reply.arrays), 0.0) + reply.weight
+    arrays = {id(reply.arrays): reply.arrays for reply in replies}
+    return [(arrays[key], weight) for key, weight in weights.items()]
 
 
 def step_towards(old: Arrays, mean: Arrays, length: float) -> dict[str, NDArray[Any]]:
@@ -126,11 +136,11 @@ def aggregate(model: Arrays, updates: Mapping[ClientId, SubModelUpdate]) -> dict
     """
     _check_weights({client: update.weight for client, update in updates.items()})
     ordered = [updates[client] for client in sorted(updates)]
-    results, steps = dict[str, NDArray[Any]](), list[_Filling]()
+    results, steps = dict[str, NDArray[Any]](), list[Filling]()
     for name in model:
         results[name], own = _plan_array(name, np.asarray(model[name]), ordered)
         steps += own
-    _run_steps(steps, results)
+    run_steps(steps, results)
     return results
 
 
@@ -141,16 +151,16 @@ def _check_weights(weights: Mapping[ClientId, float]) -> None:
         raise PayloadError("the replies' weights must be finite, not negative and not all zero")
 
 
-def _run_steps(steps: Sequence[_Filling], results: Arrays) -> None:
-    """Run steps, each of which fills its own part of the results, so that their order does not matter."""
+def run_steps(steps: Sequence[Filling], results: Arrays) -> None:
+    """Run steps in any order; each fills its own part of the results, which have any shape."""
 
-    def run(some: Sequence[_Filling]) -> list[None]:
+    def run(some: Sequence[Filling]) -> list[None]:
         return [step() for step in some]
 
     map_in_threads(run, steps, worth=sum(array.size for array in results.values()) >= _WORTH_THREADS)
 
 
-def _plan_mean(name: str, result: NDArray[Any], weighted: Sequence[tuple[Arrays, float]]) -> Iterator[_Filling]:
+def _plan_mean(name: str, result: NDArray[Any], weighted: Sequence[tuple[Arrays, float]]) -> Iterator[Filling]:
     """Return the steps that fill a new array with the weighted mean, a block each."""
     flat = result.reshape(-1)
     for start in range(0, flat.size, BLOCK):
@@ -163,16 +173,17 @@ def _mean_block(name: str, result: NDArray[Any], start: int, weighted: Sequence[
         np.multiply(block(arrays, name, start, start + result.size), weight, out=product, dtype=np.float64)
         total += product
     total /= sum(weight for _, weight in weighted)
-    result[:] = _round_integers(total, result.dtype)
+    result[:] = round_integers(total, result.dtype)
 
 
-def _round_integers(values: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[np.float64]:
+def round_integers(values: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[np.float64]:
+    """Return values of any shape, rounded to the nearest whole numbers if ``dtype`` is one of integers."""
     return values if dtype.kind == "f" else np.asarray(np.rint(values))
 
 
 def _plan_array(
     name: str, array: NDArray[Any], updates: Sequence[SubModelUpdate]
-) -> tuple[NDArray[Any], list[_Filling]]:
+) -> tuple[NDArray[Any], list[Filling]]:
     """Return the new array, and the steps that fill it."""
     with_array = [update for update in updates if name not in update.part.absent]
     if with_array and all(_is_whole(name, array.shape, update) for update in with_array):
@@ -183,7 +194,7 @@ def _plan_array(
     row_maps = [_RowMap.from_update(name, update, rows.shape) for update in with_array]
     height = max(1, BLOCK // max(1, rows[:1].size))
     starts = range(0, len(rows), height)
-    bands: list[_Filling] = [
+    bands: list[Filling] = [
         partial(_aggregate_band, result[start : start + height], start, row_maps) for start in starts
     ]
     return result.reshape(array.shape), bands
@@ -254,4 +265,4 @@ def _aggregate_band(band: NDArray[Any], start: int, row_maps: Sequence[_RowMap])
         total[place] += values.astype(np.float64) * row_map.update.weight
         weights[place] += row_map.update.weight
     np.divide(total, weights, out=total, where=weights > 0)
-    np.copyto(band, _round_integers(total, band.dtype), where=weights > 0, casting="unsafe")
+    np.copyto(band, round_integers(total, band.dtype), where=weights > 0, casting="unsafe")

@@ -57,8 +57,8 @@ def advance_full_round(round: Round, replies: Mapping[ClientId, Reply] | None) -
     tasks = advance_round(round, replies)
     if isinstance(tasks, Ask):
         raise RunFailedError(
-            f"the algorithm asks for the first {tasks.until} replies (Ask), but secure aggregation and central "
-            "differential privacy need those of all clients; its `declares` must say so in `pooled`"
+            f"the algorithm asks for the first {tasks.until} replies (Ask), but secure aggregation, exact sums "
+            "and central differential privacy need those of all clients; its `declares` must say so in `pooled`"
         )
     return tasks
 

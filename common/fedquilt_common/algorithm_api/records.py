@@ -32,6 +32,7 @@ class Task:
         labels: whether ``arrays`` and the reply's arrays are soft labels of the public samples.
         dtypes: numpy's dtype names of reply arrays that are neither in ``arrays`` nor float32.
         lasting: the round waits for a quorum of replies, and does not start again when the deadline passes.
+        summed: replies may travel as a partial sum of several clients' replies. The coordinator sets it.
     """
 
     kind: str
@@ -43,6 +44,7 @@ class Task:
     labels: bool = False
     dtypes: Mapping[str, str] = field(default_factory=dict)
     lasting: bool = False
+    summed: bool = False
 
 
 class Ask(dict[ClientId, Task]):
@@ -135,6 +137,8 @@ class Declaration:
             reports what of the model stays whole.
         tests_updates: clients test what they have trained, so those that keep no samples for testing need the official
             ones.
+        private_memory: whether clients keep arrays in ``ClientContext.memory`` from task to task. A board that is
+            lost takes them along. None: unknown.
     """
 
     holdout: float | None = None
@@ -146,6 +150,7 @@ class Declaration:
     pooled: str | None = None
     sub_models: Literal["none", "averaged", "separate"] = "none"
     tests_updates: bool = False
+    private_memory: bool | None = None
 
 
 def declaration_of(algorithm: object) -> Declaration:

@@ -66,7 +66,12 @@ class AdaptiveFL:
     """
 
     declares: ClassVar[Declaration] = Declaration(
-        holdout=0.0, coordinator_tests=True, privacy="", pooled=SUB_MODELS, sub_models="averaged"
+        holdout=0.0,
+        coordinator_tests=True,
+        privacy="",
+        pooled=SUB_MODELS,
+        sub_models="averaged",
+        private_memory=False,
     )
 
     levels: Mapping[str, float] = field(default_factory=lambda: {"M": 0.66, "S": 0.40})

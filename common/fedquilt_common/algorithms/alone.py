@@ -24,7 +24,12 @@ class Alone:
     """
 
     declares: ClassVar[Declaration] = Declaration(
-        holdout=0.0, own_models=True, any_models=True, privacy="", pooled="its clients send nothing that has a mean"
+        holdout=0.0,
+        own_models=True,
+        any_models=True,
+        privacy="",
+        pooled="its clients send nothing that has a mean",
+        private_memory=True,
     )
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:

@@ -29,7 +29,7 @@ class FedAvg:
     ``evaluate_clients`` or ``penalty``.
     """
 
-    declares: ClassVar[Declaration] = Declaration(holdout=0.0, privacy="", pooled="")
+    declares: ClassVar[Declaration] = Declaration(holdout=0.0, privacy="", pooled="", private_memory=False)
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
         return State(model)

@@ -34,7 +34,9 @@ class FedBuff(FedAvg):
     """
 
     declares: ClassVar[Declaration] = Declaration(
-        privacy="", pooled="it weighs each update by its age, and takes the first ones that come"
+        privacy="",
+        pooled="it weighs each update by its age, and takes the first ones that come",
+        private_memory=False,
     )
 
     buffer: int | None = None

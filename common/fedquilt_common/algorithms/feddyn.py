@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import mean
-from fedquilt_common.algorithm_api import ClientContext, Reply, ServerContext, State, Task
+from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, ServerContext, State, Task
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.training.penalties import add_penalties, linear_penalty, proximal_penalty
 from fedquilt_common.types import ClientId
@@ -28,6 +28,8 @@ class FedDyn(FedAvg):
     Attributes:
         alpha: weight of the regulariser, above 0; the FedReb thesis uses 0.01.
     """
+
+    declares: ClassVar[Declaration] = replace(FedAvg.declares, private_memory=True)
 
     alpha: float
 

@@ -44,6 +44,7 @@ class FedNova(FedAvg):
         holdout=0.0,
         privacy="a client sends the number of its steps, and private ones send no such metrics",
         pooled="it divides each update by the number of the client's steps",
+        private_memory=False,
     )
 
     mu: float = 0.0

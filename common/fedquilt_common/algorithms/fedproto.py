@@ -47,6 +47,7 @@ class FedProto:
         tasks=frozenset({"classification"}),
         privacy="its prototypes are means of the samples' features, without noise",
         pooled="",
+        private_memory=True,
     )
 
     lambda_: float = 1.0

@@ -37,6 +37,7 @@ class FedROD(FedAvg):
         tasks=frozenset({"classification"}),
         privacy="its loss uses the counts of the client's classes",
         pooled="",
+        private_memory=True,
     )
 
     head_layers: int = 1

@@ -36,6 +36,7 @@ class Moon(FedAvg):
         tasks=frozenset({"classification", "regression", "next-word"}),
         privacy="its loss depends on the features of whole batches",
         pooled="",
+        private_memory=True,
     )
 
     mu: float = 1.0

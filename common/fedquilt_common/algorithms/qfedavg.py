@@ -48,6 +48,7 @@ class QFedAvg(FedAvg):
         tasks=frozenset({"classification", "regression", "next-word"}),
         privacy="a client sends the loss of its samples, without noise",
         pooled="each client's loss and the length of its update weigh it",
+        private_memory=False,
     )
 
     q: float

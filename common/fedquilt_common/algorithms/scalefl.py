@@ -51,6 +51,7 @@ class ScaleFL:
         privacy="",
         pooled=SUB_MODELS,
         sub_models="averaged",
+        private_memory=False,
     )
 
     widths: Widths = field(default_factory=lambda: dict(DEFAULT_WIDTHS))

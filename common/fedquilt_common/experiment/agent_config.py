@@ -53,6 +53,7 @@ class AgentConfig(BaseModel):
     link: str | None = None
     idle: float = Field(IDLE_SECONDS, gt=0, allow_inf_nan=False)
     once: bool = False
+    relay: bool = False
 
     @field_validator("power_command")
     @classmethod

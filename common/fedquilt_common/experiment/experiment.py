@@ -52,6 +52,8 @@ class Experiment(Section):
         privacy: differential privacy of the clients' samples, or of whole clients; null: none.
         secure_aggregation: clients hide their replies in a sum, so the coordinator learns only the mean of those with
             arrays. `participation.quorum` clients must stay until the end of a round.
+        exact_sums: means have the same bits however replies are grouped, so agents may add replies up before they
+            travel (`fleet.relay`). An algorithm that needs each reply gets each, and a warning says so.
         wire: number formats on the wire, and the size of chunks.
         fleet: the agents that `simulate` starts, by default one with all clients. The lines' `clients` add up to
             `data.clients`.
@@ -72,6 +74,7 @@ class Experiment(Section):
     training: Training = Training()
     privacy: Privacy | None = None
     secure_aggregation: bool = False
+    exact_sums: bool = False
     wire: Wire = Wire()
     fleet: Annotated[tuple[FleetLine, ...], Field(strict=False, min_length=1)] = (FleetLine(clients=1),)
 
@@ -216,6 +219,11 @@ class AgentSpec:
         }
         return {name: str(int(v)) if isinstance(v, int) else v for name, v in values.items() if v is not None}
 
+    @property
+    def flags(self) -> list[str]:
+        """Options of that command without a value, by name."""
+        return ["relay"] if self.line.relay else []
+
 
 def agent_specs(fleet: Sequence[FleetLine], speedup: float = 1.0) -> list[AgentSpec]:
     """List the agents of the fleet in its order, with names such as ``strong-0`` and clients numbered from 0.
@@ -329,6 +337,18 @@ def _find_secure_problems(experiment: Experiment) -> Iterator[Problem]:
         yield Problem("privacy.mode", "central", why)
 
 
+def _find_sum_problems(experiment: Experiment) -> Iterator[Problem]:
+    if experiment.exact_sums and experiment.secure_aggregation:
+        why = "secure_aggregation makes exact sums of its own, of masked numbers; remove one of the two"
+        yield Problem("exact_sums", True, why)
+    if experiment.exact_sums and experiment.central_privacy is not None:
+        why = "the coordinator must see each update to clip it; remove exact_sums, or set privacy.mode: local"
+        yield Problem("privacy.mode", "central", why)
+    for index, line in enumerate(experiment.fleet):
+        if line.relay and not experiment.exact_sums:
+            yield Problem(f"fleet.{index}.relay", True, "only exact sums can be grouped; set exact_sums: true, too")
+
+
 def _own_privacies(experiment: Experiment) -> Iterator[tuple[str, Privacy]]:
     """Return the section ``privacy`` of each line and variant that has one, with its key."""
     for index, line in enumerate(experiment.fleet):
@@ -343,6 +363,7 @@ def _find_contradictions(experiment: Experiment) -> Iterator[Problem]:
     yield from _find_privacy_problems(experiment)
     if experiment.secure_aggregation:
         yield from _find_secure_problems(experiment)
+    yield from _find_sum_problems(experiment)
     clients, part = experiment.data.clients, experiment.participation
     if part.per_round > clients:
         yield Problem("participation.per_round", part.per_round, f"there are {clients} clients (data.clients)")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ByteSize,
     ConfigDict,
@@ -51,6 +52,16 @@ def _check_size(value: Any, parse: ValidatorFunctionWrapHandler) -> Any:
 
 Size = Annotated[ByteSize, WrapValidator(_check_size)]
 Positive = Annotated[int, Field(ge=1)]
+
+
+def _check_whole(gpus: float) -> float:
+    if gpus > 1 and not gpus.is_integer():
+        why = "above 1 it must be a whole number, because only one GPU can be shared; round it up"
+        raise PydanticCustomError("contradiction", "{why}", {"why": why})
+    return gpus
+
+
+Gpus = Annotated[float, Field(ge=0.0001), AfterValidator(_check_whole)]
 
 
 class Section(BaseModel):

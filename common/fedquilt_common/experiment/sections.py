@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, JsonValue, model_validator
 
 from fedquilt_common.experiment.privacy_section import Privacy
-from fedquilt_common.experiment.section import KIB, MIB, Positive, Problem, Section, Size, validation_error
+from fedquilt_common.experiment.section import KIB, MIB, Gpus, Positive, Problem, Section, Size, validation_error
 from fedquilt_common.types import OptimiserName, Precision
 from fedquilt_common.wire.chunks import DEFAULT_CHUNK
 from fedquilt_common.wire.link import BOUNDS, Link, open_problem
@@ -362,7 +362,9 @@ class FleetLine(Section):
             from the run's seed.
         profile: `private`: the agents do not report memory, processor, temperature and load.
         cpus: processors for each agent. `simulate` enforces them as it does `memory`.
+        gpus: GPUs for each agent, or below 1 a part of one. Only `simulate --ray` reserves them.
         workers: training processes that an agent runs at a time.
+        relay: the agents add up the replies of their clients before they travel; needs `exact_sums`.
         link: the link to these boards that `simulate` and the compose file simulate.
         privacy: the privacy of the line's clients; null: that of the experiment.
         variants: models and trainings that the line's clients use in turn; at most one for each client.
@@ -377,7 +379,9 @@ class FleetLine(Section):
     uncertainty: Annotated[float, Field(ge=0)] = 0.0
     profile: Literal["open", "private"] = "open"
     cpus: Annotated[float, Field(gt=0)] | None = None
+    gpus: Gpus | None = None
     workers: Positive = 1
+    relay: bool = False
     link: LinkSpec | None = None
     privacy: Privacy | None = None
     variants: Annotated[tuple[Variant, ...], Field(strict=False)] = ()

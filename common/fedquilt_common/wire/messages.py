@@ -148,6 +148,7 @@ class ReceiptMessage(WireMessage):
         damaged: bytes were lost or changed on the way; send the reply again.
         final: False if the same reply may be accepted later; keep it and offer it again.
         others: replies with the same outcome; an earlier version, which ignores them, asks for their receipts.
+        members: for a partial sum, the clients that have the outcome; those that are not named are not settled by it.
     """
 
     type: Literal["receipt"] = "receipt"
@@ -161,6 +162,7 @@ class ReceiptMessage(WireMessage):
     damaged: bool = False
     final: bool = True
     others: list[OtherReply] = Field(default_factory=list, max_length=MAX_OTHERS)
+    members: Clients = Field(default_factory=list)
 
     def divide(self) -> list[ReceiptMessage]:
         """Return a receipt for each of its replies."""
@@ -234,10 +236,16 @@ class NoticeMessage(WireMessage):
     exchange: Number | None = None
 
 
+Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+"""Digest of all that a task asks of a client."""
+Weight = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
+"""A client's weight in averages."""
 MAX_METRICS: Final = 64
 """Most metrics of a reply."""
 REPLY_KEY: Final = "fedquilt"
 """The only metadata key of a reply's container; its value is a ``ReplyHeader``."""
+SUM_KEY: Final = "fedquilt-sum"
+"""The only metadata key of a partial sum's container; its value is a ``SumHeader``."""
 
 
 class ReplyHeader(WireMessage):
@@ -260,12 +268,28 @@ class ReplyHeader(WireMessage):
     round: Number
     exchange: Number
     client: Client
-    task: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
-    weight: Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
+    task: Fingerprint
+    weight: Weight
     metrics: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = Field(
         default_factory=dict, max_length=MAX_METRICS
     )
     public: Digest | None = None
+
+
+class SumHeader(WireMessage):
+    """The part of a partial sum besides its members and numbers.
+
+    Attributes:
+        run: the run's name.
+        round: the round's number.
+        exchange: the exchange's number within the round.
+        base: digest of the patch whose arrays were subtracted, times the weights; null: of none.
+    """
+
+    run: Name
+    round: Number
+    exchange: Number
+    base: Digest | None = None
 
 
 class EndMessage(WireMessage):

@@ -58,6 +58,7 @@ class TaskMessage(MessagePart):
         scalars: the task's numbers and texts.
         slice: position in the round's ``slices``; null: whole arrays.
         labels: task and reply are soft labels, whose payloads hold numbers only.
+        summed: replies to it may be added up, and travel as one partial sum.
     """
 
     clients: list[Client]
@@ -66,6 +67,7 @@ class TaskMessage(MessagePart):
     scalars: dict[str, Scalar] = Field(default_factory=dict)
     slice: Number | None = None
     labels: bool = False
+    summed: bool = False
 
 
 class RoundMessage(WireMessage):

@@ -14,6 +14,7 @@ from fedquilt_server.runs import clock
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.agent_list import AgentList
 from fedquilt_server.status.budget import BudgetUse
+from fedquilt_server.status.placement import PlacementReader, PlacementRecord
 from fedquilt_server.status.results import PrivacySpent, RoundResult
 from fedquilt_server.status.snapshot import BoardStatus, RejectedReply, StatusStore
 
@@ -36,12 +37,15 @@ class StatusUpdater:
         self._store = store
         self._agents = agents
         self._totals: Counter[str] = Counter()
+        self._together = 0
         self._rejections: list[RejectedReply] = []
         self._failures = Failures()
         self._history: History | None = None
         self._privacy: Callable[[], list[PrivacySpent]] = list
         self._joules: float | None = None
         self._silences: Mapping[str, float] = {}
+        self._placements: PlacementReader | None = None
+        self._placed: PlacementRecord | None = None
 
     @property
     def boards(self) -> list[BoardStatus]:
@@ -51,6 +55,7 @@ class StatusUpdater:
     def start(self, run: ActiveRun) -> None:
         """Show the journal's results before the run continues."""
         experiment, history = run.experiment, run.folder.journal.results()
+        self._placements = PlacementReader(run.folder.path)
         self._history, self._privacy = run.history, lambda: run.privacy
         self._totals.update(
             accepted=sum(row.replies for row in history),
@@ -148,6 +153,7 @@ class StatusUpdater:
         """Count the replies of all boards and judge their health again, with the latest known silences."""
         if self._history is None:
             return
+        self._show_placements()
         names = [board.agent for board in self.boards]
         facts = {name: self._history.counts_of(name).facts(self._silences.get(name, 0.0)) for name in names}
         for board, before in self._agents.refresh(facts, now):
@@ -156,6 +162,17 @@ class StatusUpdater:
             elif before == "silent" and board.online:
                 self._history.add("back", now, "sends messages again", board=board.agent)
         self.show_boards()
+
+    def _show_placements(self) -> None:
+        """Show where a cluster runs the agents, and report each agent that it has moved."""
+        if (reader := self._placements) is None or self._history is None:
+            return
+        reader.refresh()
+        if reader.record is not self._placed and reader.record is not None:
+            self._placed = reader.record
+            self._agents.place(reader.record.placements)
+        for news in reader.take_news():
+            self._history.add("moved", news.at, news.text, board=news.agent)
 
     def show_boards(self) -> None:
         """Show the boards and the latest events, if they have changed."""
@@ -197,11 +214,15 @@ class StatusUpdater:
             self._store.update(**self._failing(machine))
 
     def _show_reply(self, event: Replied, machine: Machine) -> None:
-        self._agents.update_last_seen(event.agent, event.at)
         self._totals["accepted"] += 1
+        self._together += 1
+        if event.more:  # the last member of a partial sum shows all
+            return
+        together, self._together = self._together, 0
+        self._agents.update_last_seen(event.agent, event.at)
         now = machine.exchange
         still_open = now is not None and event.client in now.replies
-        replies = len(now.replies) if now and still_open else self._store.current.replies + 1
+        replies = len(now.replies) if now and still_open else self._store.current.replies + together
         self._store.update(boards=self.boards, replies=replies, accepted=self._totals["accepted"])
 
     def _show_refusal(self, event: Rejected) -> None:

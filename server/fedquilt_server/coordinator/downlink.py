@@ -194,6 +194,7 @@ def _manifest(
                 scalars=dict(group.task.scalars),
                 slice=group.slice,
                 labels=group.task.labels,
+                summed=group.task.summed,
             )
             for group in plan.groups
         ],

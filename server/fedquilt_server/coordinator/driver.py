@@ -125,7 +125,16 @@ class Driver:
                 self._replay(seq, self._handle(seq, event))
             except DamagedReplyError as found:
                 damage = found
-        return damage
+        return damage or self._find_torn_sum()
+
+    def _find_torn_sum(self) -> DamagedReplyError | None:
+        """Return the partial sum of the open exchange of which the journal has lost members; None if there is none."""
+        exchange = self._machine.exchange
+        try:
+            self._run.folder.blobs.check_sums(exchange.replies.values() if exchange is not None else ())
+        except DamagedReplyError as found:
+            return found
+        return None
 
     def _verify(self, event: Event) -> None:
         """Verify the file of a reply that the machine will accept.
@@ -133,7 +142,7 @@ class Driver:
         Raises:
             DamagedReplyError: it is damaged or missing.
         """
-        if isinstance(event, Replied):
+        if isinstance(event, Replied) and not event.more:  # the last member of a sum stands for all
             outcome, _ = self._machine.judge(event.client, event.round, event.exchange)
             if outcome == "accepted":
                 self._run.folder.blobs.verify(event)

@@ -23,14 +23,31 @@ from fedquilt_common.wire.codec import PackedArrays, wire_dtype
 from fedquilt_common.wire.container_header import DTYPES, LENGTH_BYTES, header_size, read_header
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader
 from fedquilt_common.wire.parsing import parse
-from fedquilt_common.wire.round_messages import RoundMessage
+from fedquilt_common.wire.round_messages import RoundMessage, TaskMessage
 from fedquilt_common.wire.transport import SMALLEST_PAYLOAD
 from fedquilt_server.coordinator.flood_guard import chunk_units
 
 Layout = Mapping[str, tuple[str, tuple[int, ...]]]
 """Array name -> (wire dtype, shape)."""
+_SUM_BYTES: Final = 16
+"""Limit of the bytes of a number of a partial sum; sums of trained models take about 4."""
+MEMBER_BYTES: Final = 1024
+"""Limit of the bytes of a partial sum's member; with three metrics one takes about 30."""
 _NAMED: Final = 3
 """Arrays that an error names; it counts the others."""
+
+
+@dataclass(frozen=True)
+class SumTerms:
+    """What replies must have in common to travel as one partial sum.
+
+    Attributes:
+        base: digest of the patch with the arrays that their clients receive; None if it is not one patch.
+        members: clients that may be in one sum, at most.
+    """
+
+    base: str | None
+    members: int
 
 
 @dataclass(frozen=True)
@@ -43,6 +60,7 @@ class ExpectedReply:
         layouts: its arrays match one of these exactly.
         metrics: name -> smallest and largest value that counts, both included.
         public: digest of the public samples whose soft labels it carries; None if it carries none.
+        summed: what a partial sum with it must have; None: it must come alone.
     """
 
     exchange: ExchangeId
@@ -50,11 +68,18 @@ class ExpectedReply:
     layouts: Sequence[Layout]
     metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     public: str | None = None
+    summed: SumTerms | None = None
 
     @property
     def limit(self) -> int:
-        """The largest reply in bytes: its numbers, and room for the container's header."""
-        return largest_size(self.layouts)
+        """The largest reply in bytes, or the largest partial sum, with room for the container's header."""
+        alone = largest_size(self.layouts)
+        return alone if self.summed is None else max(alone, _largest_sum(self.layouts, self.summed.members))
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Numbers of each of its arrays, if it has no choice among layouts."""
+        return {name: math.prod(shape) for name, (_, shape) in self.layouts[0].items()}
 
 
 def largest_reply_units(layouts: Mapping[ClientId, Sequence[Layout]], chunk: int) -> float:
@@ -112,10 +137,18 @@ def expected_replies(
             layouts[client],
             tasks[client].metrics,
             public if tasks[client].labels else None,
+            terms,
         )
-        for group in message.tasks
+        for group, terms in ((group, _sum_terms(message, group)) for group in message.tasks)
         for client in group.clients
     }
+
+
+def _sum_terms(message: RoundMessage, group: TaskMessage) -> SumTerms | None:
+    if not group.summed:
+        return None
+    base = message.patches[group.patches[0]].digest if len(group.patches) == 1 else None
+    return SumTerms(base, sum(len(other.clients) for other in message.tasks))
 
 
 def _layouts(task: Task, up: Precision) -> list[Layout]:
@@ -134,6 +167,13 @@ def _allowed_shapes(task: Task) -> Sequence[Shapes]:
     if task.expect is None:
         return [] if task.slice is None else [task.slice.shapes]
     return task.expect if isinstance(task.expect, tuple) else [task.expect]
+
+
+def _largest_sum(layouts: Sequence[Layout], members: int) -> int:
+    """Return the largest size in bytes of a partial sum whose replies have one of these layouts."""
+    numbers = max(sum(math.prod(shape) for _, shape in layout.values()) for layout in layouts)
+    arrays = max(map(len, layouts))
+    return _SUM_BYTES * numbers + 512 * arrays + MEMBER_BYTES * members + 65_536
 
 
 def _content_size(layout: Layout) -> int:
@@ -183,7 +223,7 @@ def check_reply(run: str, client: ClientId, expected: ExpectedReply, arrays: Pac
         raise PayloadError("the reply answers another task than the one that was published")
     _check_public(header.public, expected.public)
     _check_layout(arrays, expected.layouts)
-    _check_metrics(header.metrics, expected.metrics)
+    check_metrics(header.metrics, expected.metrics)
     _check_finite(arrays)
     return header
 
@@ -229,7 +269,12 @@ def _name(arrays: Iterable[str]) -> str:
     return ", ".join(repr(name[:60]) for name in names[:_NAMED]) + more
 
 
-def _check_metrics(found: Mapping[str, float], bounds: Mapping[str, tuple[float, float]]) -> None:
+def check_metrics(found: Mapping[str, float], bounds: Mapping[str, tuple[float, float]]) -> None:
+    """Check that a reply has the metrics that its task requires, each within its bounds.
+
+    Raises:
+        PayloadError: one is missing or out of bounds.
+    """
     for name, (least, most) in bounds.items():
         if name not in found:
             raise PayloadError(f"the reply lacks the metric {name!r}")

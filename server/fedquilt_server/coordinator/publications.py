@@ -103,7 +103,7 @@ def _task_key(task: Task) -> tuple[object, ...]:
     scalars = sorted(
         (key, repr(value)) for key, value in task.scalars.items()
     )  # 1, 1.0 and True are equal but travel differently
-    return (task.kind, id(task.arrays) if len(task.arrays) else 0, tuple(scalars), task.slice, task.labels)
+    return (task.kind, id(task.arrays) if len(task.arrays) else 0, tuple(scalars), task.slice, task.labels, task.summed)
 
 
 def _group(

@@ -23,9 +23,16 @@ class ReceiptPublisher:
         self._topics = topics
         self._run = run
         self._waiting: dict[str, list[Receipt]] = {}
+        self._sums: dict[tuple[str, ...], list[Receipt]] = {}
+        self._sum_is_open = False
 
     def collect(self, receipt: Receipt) -> None:
         """Keep a receipt for ``flush``, which sends receipts with the same outcome as one message."""
+        if receipt.carrier is not None:
+            key = receipt.agent, receipt.digest, receipt.outcome, receipt.reason
+            self._sums.setdefault(key, []).append(receipt)
+            self._sum_is_open = receipt.more > 0
+            return
         waiting = self._waiting.setdefault(receipt.agent, [])
         if waiting and (_kind(receipt) != _kind(waiting[0]) or len(waiting) > MAX_OTHERS):
             self.flush()
@@ -33,13 +40,16 @@ class ReceiptPublisher:
         waiting.append(receipt)
 
     def flush(self) -> None:
-        """Send the receipts that wait."""
+        """Send the receipts that wait; those of a partial sum wait for its last member."""
         waiting, self._waiting = self._waiting, {}
         for first, *others in waiting.values():
             self.send_receipt(first, others)
+        sums, self._sums = ({}, self._sums) if self._sum_is_open else (self._sums, {})
+        for members in sums.values():
+            self.send_receipt(members[0], members=[receipt.client for receipt in members])
 
-    def send_receipt(self, receipt: Receipt, others: Sequence[Receipt] = ()) -> None:
-        """Send an agent the outcome of a reply, and of others that have the same."""
+    def send_receipt(self, receipt: Receipt, others: Sequence[Receipt] = (), members: Sequence[ClientId] = ()) -> None:
+        """Send an agent the outcome of a reply, and of others that have the same; or of members of a partial sum."""
         message = ReceiptMessage(
             run=self._run,
             client=receipt.client,
@@ -51,6 +61,7 @@ class ReceiptPublisher:
             damaged=receipt.damaged,
             final=receipt.final,
             others=[OtherReply(client=other.client, digest=other.digest) for other in others],
+            members=sorted(members),
         )
         self._transport.publish(self._topics.inbox(receipt.agent), message.encode())
 

@@ -10,17 +10,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from fedquilt_common.errors import DamagedTransferError, ProtocolError
 from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.partial_sums.members import SumMember
+from fedquilt_common.partial_sums.partial_sum import PartialSum
 from fedquilt_common.types import ClientId, ExchangeId
 from fedquilt_common.wire.chunks import Assembly, Blob, ChunkHeader, read_whole
 from fedquilt_common.wire.codec import BytesArrays, FileArrays, PackedArrays
-from fedquilt_common.wire.messages import Outcome, ReplyHeader
+from fedquilt_common.wire.messages import Outcome
 from fedquilt_common.wire.topics import Address
 from fedquilt_common.wire.transport import MqttMessage
 from fedquilt_server.coordinator.expected_replies import ExpectedReply, check_announced, check_reply
+from fedquilt_server.coordinator.partial_sums import RefusedSumError, check_partial_sum, is_partial_sum
 from fedquilt_server.coordinator.receipts import ReceiptPublisher
 from fedquilt_server.coordinator.refusals import Refusals
 from fedquilt_server.round.events import Receipt, Replied
@@ -144,6 +148,9 @@ class Uplink:
                 self._refuse(address, header.digest, refusal.outcome, str(refusal), final=refusal.final)
         except DamagedTransferError as error:
             self._refuse(address, header.digest, "rejected", str(error), damaged=True, final=False)
+        except RefusedSumError as error:
+            self._drop_refused(address, header.digest, str(error))
+            self._refuse_sum(address, header.digest, error)
         except ProtocolError as error:
             self._drop_refused(address, header.digest, str(error))
             self._refuse(address, header.digest, "rejected", str(error))
@@ -170,8 +177,8 @@ class Uplink:
 
     def _receive(
         self, address: Address, header: ChunkHeader, payload: bytes, expected: ExpectedReply, now: float
-    ) -> ReplyHeader | None:
-        """Add one chunk; returns the reply's header once the reply is complete and has been checked."""
+    ) -> list[SumMember] | None:
+        """Add one chunk; returns the clients whose replies are complete and have been checked, once they are."""
         if header.count == 1:
             content = read_whole(header, payload)
             reply = self._check(address, BytesArrays(content), expected)
@@ -200,16 +207,34 @@ class Uplink:
             raise _RefusalError(outcome, reason, final=outcome != "rejected")  # the exchange may open later
         return expected
 
-    def _accept(self, address: Address, digest: str, reply: ReplyHeader) -> None:
-        self._drop_transfers(address.client)
+    def _accept(self, address: Address, digest: str, members: Sequence[SumMember]) -> None:
+        """Keep a reply, or all replies of a partial sum, for ``flush``; the first one has the bytes."""
         now = self._run.watch.last_reply = clock.now()
-        del self._expected[address.client]
-        ids = address.agent, address.client, address.round, address.exchange
-        payload_bytes, began = self._payload_bytes[address.client], self._began[address.client]
-        self._arrived.append(Replied(now, *ids, digest, reply.weight, reply.metrics, payload_bytes, began))
+        began, payload = self._began[address.client], self._payload_bytes[address.client]
+        carrier = address.client if len(members) > 1 else None
+        for number, member in enumerate(members):
+            self._drop_transfers(member.client)
+            del self._expected[member.client]
+            ids = address.agent, member.client, address.round, address.exchange
+            size, more = (0 if number else payload), len(members) - 1 - number
+            self._arrived.append(Replied(now, *ids, digest, member.weight, member.metrics, size, began, carrier, more))
 
-    def _check(self, address: Address, arrays: PackedArrays, expected: ExpectedReply) -> ReplyHeader:
-        return check_reply(self._run.folder.run, address.client, expected, arrays)
+    def _check(self, address: Address, arrays: PackedArrays, expected: ExpectedReply) -> list[SumMember]:
+        run = self._run.folder.run
+        if not is_partial_sum(arrays):
+            reply = check_reply(run, address.client, expected, arrays)
+            return [SumMember(address.client, reply.task, reply.weight, reply.metrics)]
+        hosts = self._run.machine.host_of
+        hosted = {client: own for client, own in self._expected.items() if hosts.get(client) == address.agent}
+        return check_partial_sum(run, address, PartialSum(arrays), hosted, partial(self._judge_member, address))
+
+    def _judge_member(self, address: Address, client: ClientId) -> tuple[Outcome, str]:
+        """Return why a member of a partial sum is not expected."""
+        if self._run.machine.host_of.get(client) != address.agent:
+            return "rejected", f"agent {address.agent} does not host them"
+        if any(reply.client == client for reply in self._arrived):
+            return "duplicate", "a reply of this client has been counted"
+        return self._run.machine.judge(client, address.round, address.exchange)
 
     # -- refusals ------------------------------------------------------------------------------
 
@@ -229,11 +254,28 @@ class Uplink:
             self._refusals.add(address.agent, address.client, address.round, reason, outcome, failed=failed)
         self._send_receipt(address, digest, outcome, reason, damaged=damaged, final=final)
 
+    def _refuse_sum(self, address: Address, digest: str, error: RefusedSumError) -> None:
+        """Answer a partial sum that does not count. No client has failed: each can still send its reply."""
+        self._refusals.add(address.agent, address.client, address.round, str(error), error.outcome)
+        ids = address.agent, address.client, address.round, address.exchange
+        receipt = Receipt(*ids, digest, error.outcome, str(error))
+        self._receipts.send_receipt(receipt, members=error.clients)
+
     def _send_receipt(
         self, address: Address, digest: str, outcome: Outcome, reason: str, *, damaged: bool = False, final: bool = True
     ) -> None:
         ids = address.agent, address.client, address.round, address.exchange
-        self._receipts.send_receipt(Receipt(*ids, digest, outcome, reason, damaged, final))
+        members = self._members_counted(address, digest) if outcome == "duplicate" else []
+        self._receipts.send_receipt(Receipt(*ids, digest, outcome, reason, damaged, final), members=members)
+
+    def _members_counted(self, address: Address, digest: str) -> list[ClientId]:
+        """Return the clients that count with a partial sum; none if it does not count, or is no sum."""
+        exchange = self._run.machine.exchange
+        replies = {} if exchange is None else exchange.replies
+        first = replies.get(address.client)
+        if first is None or first.carrier is None or first.digest != digest:
+            return []
+        return [client for client, reply in replies.items() if reply.file == first.file]
 
     def _drop_refused(self, address: Address, digest: str, reason: str) -> None:
         """Ignore the rest of a refused transfer."""

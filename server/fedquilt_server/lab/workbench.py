@@ -185,7 +185,15 @@ class Workbench(ExperimentTools):
 
     @property
     def model_warnings(self) -> list[str]:
-        """Why the clients' models may train otherwise than their user expects."""
+        """Why the clients' models may train, or their replies travel, otherwise than their user expects."""
+        return [*self._warn_about_training(), *self._warn_about_sums()]
+
+    def _warn_about_sums(self) -> Iterator[str]:
+        name = self.experiment.algorithm.name
+        if self.experiment.exact_sums and (reason := pooling_problem(self.algorithm())):
+            yield f"exact_sums: the replies to '{name}' travel one by one, and no relay adds them up: {reason}"
+
+    def _warn_about_training(self) -> list[str]:
         if not self.learns:
             return []
         averaged = declaration_of(self.algorithm()).sub_models == "averaged"

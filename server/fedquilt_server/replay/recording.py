@@ -77,7 +77,11 @@ class Recording:
     @cached_property
     def kept_clients(self) -> frozenset[ClientId]:
         """The clients of which every recorded reply is still in the run folder."""
-        lost = {event.client for event in self.replies if not self.reply_place(event).path.exists()}
+        lost = {
+            event.client
+            for event in self.replies
+            if event.carrier is not None or not self.reply_place(event).path.exists()
+        }
         return frozenset(event.client for event in self.replies) - lost
 
     @cached_property

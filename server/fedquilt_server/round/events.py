@@ -46,6 +46,8 @@ class Replied:
         weight: the client's weight in the average.
         payload: bytes of the payloads in which it arrived, repeated ones included.
         began: Unix time in seconds at which its first chunk arrived; None in journals of earlier versions.
+        carrier: the first member of the partial sum with which it came, whose digest it has; None: it came alone.
+        more: members of the sum that follow, in the same transaction of the journal.
     """
 
     at: float
@@ -58,6 +60,18 @@ class Replied:
     metrics: Mapping[str, float] = field(default_factory=dict)
     payload: int = 0
     began: float | None = None
+    carrier: ClientId | None = None
+    more: int = 0
+
+    @property
+    def file(self) -> tuple[ClientId, int, int, str]:
+        """The client, round, exchange and digest that name its bytes on disk."""
+        return self.client if self.carrier is None else self.carrier, self.round, self.exchange, self.digest
+
+    def receipt(self, outcome: Outcome, reason: str) -> Receipt:
+        """Return the command that reports the outcome."""
+        ids = self.agent, self.client, self.round, self.exchange, self.digest
+        return Receipt(*ids, outcome, reason, carrier=self.carrier, more=self.more)
 
 
 @dataclass(frozen=True)
@@ -198,7 +212,13 @@ class Send:
 
 @dataclass(frozen=True)
 class Receipt:
-    """Send an agent the outcome of a reply; ``final`` is False if the same reply may be accepted later."""
+    """Send an agent the outcome of a reply.
+
+    Attributes:
+        final: False if the same reply may be accepted later.
+        carrier: the first member of the partial sum with which it came; None: it came alone.
+        more: members of the sum whose receipts follow.
+    """
 
     agent: str
     client: ClientId
@@ -209,6 +229,8 @@ class Receipt:
     reason: str = ""
     damaged: bool = False
     final: bool = True
+    carrier: ClientId | None = None
+    more: int = 0
 
 
 @dataclass(frozen=True)

@@ -120,9 +120,13 @@ class Exchange:
         return {client: self.earlier.get(client, self.id) for client in self.missing}
 
     def same_replies(self, before: Exchange) -> list[Replied]:
-        """Return the replies of an exchange before the round started again that answer the tasks of this one."""
+        """Return the replies of an exchange before the round started again that answer the tasks of this one.
+
+        A partial sum stays only as a whole.
+        """
         replies = sorted(before.replies.items()) if self.id == before.id else []
-        return [reply for client, reply in replies if self._asks_the_same(client, before)]
+        gone = {reply.file for client, reply in replies if not self._asks_the_same(client, before)}
+        return [reply for _, reply in replies if reply.file not in gone]
 
     def _asks_the_same(self, client: ClientId, before: Exchange) -> bool:
         if client in self.tasks and client in before.tasks:

@@ -20,7 +20,6 @@ from fedquilt_server.round.events import (
     Joined,
     Left,
     Paused,
-    Receipt,
     Rejected,
     Replied,
     Resumed,
@@ -252,12 +251,12 @@ class Machine:
     def _reply(self, event: Replied) -> list[Command]:
         self._silent.discard(event.client)
         verdict, reason = self.judge(event.client, event.round, event.exchange)
-        receipt = Receipt(event.agent, event.client, event.round, event.exchange, event.digest, verdict, reason)
+        receipt = event.receipt(verdict, reason)
         self._counts.outcomes[verdict] += 1
         if verdict != "accepted" or self.exchange is None:
             return [receipt]
         self._count(event, self.exchange)
-        return [receipt, *self._close_if_complete(event.at)]
+        return [receipt] if event.more else [receipt, *self._close_if_complete(event.at)]  # a sum counts as a whole
 
     def _count(self, event: Replied, exchange: Exchange) -> None:
         exchange.accept(event)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably
+from fedquilt_common.partial_sums.partial_sum import PartialSum
 from fedquilt_common.process.cores import map_in_threads
 from fedquilt_common.submodels.patch_layout import Patch, write_patch
-from fedquilt_common.types import Arrays, Precision
+from fedquilt_common.types import Arrays, ClientId, Precision
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_server.round.events import Replied
@@ -62,15 +63,36 @@ class BlobStore:
         """Return the path of the blob with this digest, whether it exists or not."""
         return self.folder / digest
 
-    def load_replies(self, events: Sequence[Replied]) -> list[FileArrays]:
-        """Return the arrays of accepted replies, read when they are used.
+    def load_replies(self, events: Sequence[Replied]) -> list[Arrays]:
+        """Return the arrays of accepted replies, read when they are used; the members of a partial sum share it.
 
         Raises:
-            DamagedReplyError: the bytes of one do not have the reply's digest, or are missing.
+            DamagedReplyError: the bytes of one do not have the reply's digest, or are missing; or the members of a sum
+                are not complete.
         """
-        places = [self._place(event) for event in events]
+        files = {event.file: event for event in events}
+        self.check_sums(events)
+        places = [self._place(event) for event in files.values()]
         size = sum(_LARGE if place.size is None else place.size for place in places)
-        return map_in_threads(self._load_each, events, worth=size >= _LARGE)
+        loaded = map_in_threads(self._load_each, list(files.values()), worth=size >= _LARGE)
+        arrays = dict(zip(files, loaded, strict=True))
+        return [arrays[event.file] for event in events]
+
+    def check_sums(self, events: Iterable[Replied]) -> None:
+        """Check that each partial sum has all of its members among accepted replies.
+
+        Raises:
+            DamagedReplyError: the journal has lost some of them.
+        """
+        groups: dict[tuple[ClientId, int, int, str], list[Replied]] = {}
+        for event in events:
+            if event.carrier is not None:
+                groups.setdefault(event.file, []).append(event)
+        for members in groups.values():
+            first = max(members, key=lambda event: event.more)
+            if len(members) != first.more + 1:
+                why = f"is a partial sum of {first.more + 1} replies, of which the journal has {len(members)}"
+                raise DamagedReplyError(self._place(first).path, first, why)
 
     def verify(self, event: Replied) -> None:
         """Verify an accepted reply.
@@ -80,15 +102,16 @@ class BlobStore:
         """
         self._load(event)
 
-    def _load_each(self, events: Sequence[Replied]) -> list[FileArrays]:
+    def _load_each(self, events: Sequence[Replied]) -> list[Arrays]:
         return [self._load(event) for event in events]
 
-    def _load(self, event: Replied) -> FileArrays:
+    def _load(self, event: Replied) -> Arrays:
         place = self._place(event)
         try:
-            return place.load(event.digest)
+            arrays = place.load(event.digest)
         except DamageError as damage:
             raise DamagedReplyError(place.path, event, str(damage)) from None
+        return arrays if event.carrier is None else PartialSum(arrays)
 
     def _place(self, event: Replied) -> ReplyPlace:
         return self.replies.find(_name_of(event))
@@ -155,7 +178,7 @@ class BlobStore:
 
 
 def _name_of(event: Replied) -> str:
-    return reply_name(event.client, event.round, event.exchange, event.digest)
+    return reply_name(*event.file)
 
 
 def find_damage(path: Path, digest: str) -> str | None:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from fedquilt_common.algorithm_api import Algorithm, ServerContext, State
+from fedquilt_common.algorithm_api import Algorithm, ServerContext, State, pooling_problem
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.partial_sums.exact_rounds import ExactRounds
 from fedquilt_common.privacy.noise_key import open_key
 from fedquilt_common.secure_aggregation.server_half import SecureRounds
 from fedquilt_common.types import ClientId, ExchangeId, Profile
@@ -34,13 +35,16 @@ def make_policy(experiment: Experiment) -> Policy:
     )
 
 
-def make_server_half(workbench: Workbench, folder: Path, find_key: Callable[[Path], str] = open_key) -> Algorithm:
-    """Return the algorithm as the coordinator runs it: with secure aggregation or central differential privacy.
+def make_server_half(
+    workbench: Workbench, folder: Path, find_key: Callable[[Path], str] = open_key, *, grouped: bool = True
+) -> Algorithm:
+    """Return the algorithm as the coordinator runs it: with secure aggregation, exact sums or central privacy.
 
     Args:
         workbench: of the experiment.
         folder: of the run; it keeps the key of the secret noise.
         find_key: returns the key of a folder.
+        grouped: whether replies may travel as partial sums, if the experiment has exact sums.
 
     Raises:
         RunFolderError: the key is damaged, or missing where ``find_key`` makes none.
@@ -48,6 +52,8 @@ def make_server_half(workbench: Workbench, folder: Path, find_key: Callable[[Pat
     algorithm, experiment = workbench.algorithm(), workbench.experiment
     if experiment.secure_aggregation:
         return SecureRounds(algorithm, experiment.participation.quorum)
+    if experiment.exact_sums and not pooling_problem(algorithm):
+        return ExactRounds(algorithm, experiment.wire.down, grouped)
     if experiment.central_privacy is not None:
         digest = hashlib.sha256(experiment.model_dump_json().encode()).hexdigest()
         return CentralPrivacy(algorithm, experiment.central_privacy, find_key(folder / KEY_FOLDER), digest)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from fedquilt_common.submodels.wholeness import describe_whole, whole_share
@@ -20,13 +21,18 @@ _WARNING: Final = "model_warning"
 _SHOWN: Final = 8
 
 
-def note_models(workbench: Workbench, journal: Journal) -> None:
+def note_models(workbench: Workbench, journal: Journal, others: Sequence[str] = ()) -> None:
     """Store and log the warnings about the models, and, if clients train sub-models, how the model is cut.
+
+    Args:
+        workbench: of the experiment.
+        journal: where they are stored.
+        others: further warnings.
 
     Raises:
         UncuttableModelError: fedquilt cannot cut sub-models from the model.
     """
-    if warnings := workbench.model_warnings:
+    if warnings := [*workbench.model_warnings, *others]:
         journal.set_meta(_WARNING, json.dumps(warnings))
     for warning in warnings:
         log.warning("%s", warning)

@@ -53,6 +53,10 @@ from fedquilt_server.status.snapshot import BoardStatus
 VALIDATE: Final = "FEDQUILT_VALIDATE"
 """Environment variable: "1" checks the machine's invariants after every event."""
 
+KEPT_SINGLY: Final = (
+    "exact_sums: with --keep-replies, replies travel one by one, and no relay adds them up, because each is kept"
+)
+
 
 @dataclass(frozen=True)
 class SavedRound:
@@ -99,6 +103,7 @@ class ActiveRun:
         with ExitStack() as undo:
             undo.callback(self.folder.release)
             self.workbench = Workbench(experiment)
+            self._keeps_single_replies = keep_replies and experiment.exact_sums
             self.checkpoints = Checkpoints(self.folder, self._first_state, keep_replies=keep_replies)
             self.folder.claim()
             self.budget = BudgetMeter(experiment.budget)
@@ -121,7 +126,7 @@ class ActiveRun:
             self.delivery = self._prepare_delivery(self.folder.samples) if running else None
             if running:  # a finished run is shown without loading its data set
                 self.folder.journal.set_meta("note", self.workbench.note)
-                note_models(self.workbench, self.folder.journal)
+                note_models(self.workbench, self.folder.journal, [KEPT_SINGLY] if self._keeps_single_replies else [])
             undo.pop_all()
 
     def _finished_rounds(self) -> list[FinishedRound]:
@@ -137,7 +142,7 @@ class ActiveRun:
 
     def _make_machine(self) -> Machine:
         algorithm, state, load = (
-            make_server_half(self.workbench, self.folder.path),
+            make_server_half(self.workbench, self.folder.path, grouped=not self._keeps_single_replies),
             self.checkpoints.read(),
             self.folder.blobs.load_replies,
         )

@@ -15,7 +15,7 @@ from typing import IO, Final, Literal
 from fedquilt_common.process.child import die_with_parent
 from fedquilt_common.process.forked import ForkedProcess
 
-Role = Literal["broker", "coordinator", "agent", "fork server"]
+Role = Literal["broker", "coordinator", "agent", "ray", "fork server"]
 ChildProcess = subprocess.Popen[bytes] | ForkedProcess
 FORK_SECONDS: Final = 120.0
 """How long a fork server may take to load its modules and to start a process."""
@@ -33,6 +33,7 @@ class ChildSpec:
         listener: the socket that a fork server inherits.
         fork_server: path of the socket of the fork server that starts it; None: this process starts it.
         group: the control group that it enters before its program begins; None: that of this process.
+        folder: its working directory; None: that of this process.
     """
 
     name: str
@@ -43,6 +44,7 @@ class ChildSpec:
     listener: socket.socket | None = None
     fork_server: Path | None = None
     group: Path | None = None
+    folder: Path | None = None
 
 
 def spawn(spec: ChildSpec, is_served: Callable[[], bool] = lambda: True) -> ChildProcess:
@@ -85,6 +87,7 @@ def _start(spec: ChildSpec, log: IO[bytes]) -> subprocess.Popen[bytes]:
         stdout=log,
         stderr=log,
         env=dict(spec.env) if spec.env is not None else None,
+        cwd=spec.folder,
         start_new_session=True,
         preexec_fn=partial(_prepare, os.getpid(), spec.group),
         pass_fds=() if spec.listener is None else (spec.listener.fileno(),),

@@ -51,7 +51,7 @@ def open_fork_servers(plan: SimulationPlan, report: Callable[[str], None]) -> It
         plan: what to simulate.
         report: called with a sentence if the sockets cannot be opened.
     """
-    if not plan.forks or sys.platform != "linux":
+    if not plan.forks or plan.hosts is not None or sys.platform != "linux":
         yield ForkServers()
         return
     with contextlib.ExitStack() as stack:

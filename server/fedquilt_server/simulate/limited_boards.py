@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from fedquilt_common.experiment.experiment import agent_specs
+from fedquilt_common.experiment.experiment import AgentSpec, agent_specs
 from fedquilt_common.files.durable import write_atomically
 from fedquilt_server.simulate.board_limits import BoardLimits, Limiter, LimitsError, find_limiter
 from fedquilt_server.simulate.child_process import ChildSpec
@@ -17,6 +17,7 @@ from fedquilt_server.simulate.plan import SimulationPlan
 
 RECORD: Final = "limits.json"
 """The file in the run folder; there is none if no board has limits."""
+RESERVED: Final = "Ray reserves them on its nodes, and holds no process to them"
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,15 @@ class LimitedBoards:
     Attributes:
         limiter: enforces them; None: nothing does.
         reason: why nothing does.
+        gpus: the GPUs of the boards that have some, by agent; no control group enforces them.
+        gpus_reason: why nothing does.
     """
 
     limits: Mapping[str, BoardLimits] = field(default_factory=dict)
     limiter: Limiter | None = None
     reason: str = ""
+    gpus: Mapping[str, float] = field(default_factory=dict)
+    gpus_reason: str = ""
 
     def is_enforced(self, agent: str) -> bool:
         """Whether an agent has limits that are enforced."""
@@ -48,11 +53,19 @@ class LimitedBoards:
 
     def describe(self) -> str:
         """Say whether the limits are enforced."""
-        boards = f"{len(self.limits)} board{'s' * (len(self.limits) != 1)}"
-        what = f"The limits of {boards} (fleet.N.memory, fleet.N.cpus) are"
+        return ". ".join(filter(None, (self._describe_limits(), self._describe_gpus())))
+
+    def _describe_limits(self) -> str:
+        what = f"The limits of {_boards(self.limits)} (fleet.N.memory, fleet.N.cpus) are"
+        if not self.limits:
+            return ""
         if self.limiter is not None:
             return f"{what} enforced by {self.limiter.name}"
         return f"{what} not enforced: {self.reason}"
+
+    def _describe_gpus(self) -> str:
+        what = f"The GPUs of {_boards(self.gpus)} (fleet.N.gpus) are not enforced: {self.gpus_reason}"
+        return what if self.gpus else ""
 
     def save(self, folder: Path) -> None:
         """Write the record."""
@@ -61,6 +74,7 @@ class LimitedBoards:
             "by": self.limiter.name if self.limiter is not None else None,
             "reason": self.reason,
             "boards": {name: asdict(limits) for name, limits in self.limits.items()},
+            **({"gpus": dict(self.gpus), "gpus_reason": self.gpus_reason} if self.gpus else {}),
         }
         write_atomically(folder / RECORD, json.dumps(record, indent=2) + "\n")
 
@@ -73,7 +87,7 @@ def limit_boards(plan: SimulationPlan, report: Callable[[str], None]) -> Iterato
         report: called with a sentence, if any board has limits.
     """
     boards = _find(plan)
-    if boards.limits:
+    if boards.limits or boards.gpus:
         report(boards.describe())
         boards.save(plan.folder)
     try:
@@ -83,12 +97,27 @@ def limit_boards(plan: SimulationPlan, report: Callable[[str], None]) -> Iterato
             boards.limiter.close()
 
 
+def _boards(named: Mapping[str, object]) -> str:
+    return f"{len(named)} board{'s' * (len(named) != 1)}"
+
+
 def _find(plan: SimulationPlan) -> LimitedBoards:
     agents = agent_specs(plan.experiment.fleet)
+    gpus = {agent.name: agent.line.gpus for agent in agents if agent.line.gpus is not None}
+    found = _find_limits(plan, agents)
+    if not gpus:
+        return found
+    reason = RESERVED if plan.hosts is not None else "only `--ray` reserves them"
+    return replace(found, gpus=gpus, gpus_reason=reason)
+
+
+def _find_limits(plan: SimulationPlan, agents: Sequence[AgentSpec]) -> LimitedBoards:
     limits = {agent.name: BoardLimits.of_line(agent.line) for agent in agents}
     limits = {name: one for name, one in limits.items() if one.controllers}
     if not limits:
         return LimitedBoards()
+    if plan.hosts is not None:
+        return LimitedBoards(limits, reason=RESERVED)
     if not plan.limits:
         return LimitedBoards(limits, reason="--no-limits")
     largest = BoardLimits(

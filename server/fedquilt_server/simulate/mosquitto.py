@@ -13,6 +13,7 @@ import socket
 import ssl
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedquilt_common.errors import BrokerMissingError, BrokerUnreachableError
@@ -54,13 +55,24 @@ def _resolve_setting(name: str) -> Path:
     )
 
 
-def broker_config(port: int) -> str:
-    """Return the child's configuration, valid for Mosquitto 2.0 and 2.1: loopback only, nothing on disk."""
-    lines = [
-        "# Written by fedquilt for one run; changes are lost.",
+def _loopback(port: int) -> list[str]:
+    return [
         f"listener {port} 127.0.0.1",
         "# Anonymous is safe here: only this machine can connect, and the broker ends with the run.",
         "allow_anonymous true",
+    ]
+
+
+def broker_config(port: int, listener: Sequence[str] = ()) -> str:
+    """Return the child's configuration, valid for Mosquitto 2.0 and 2.1: nothing on disk.
+
+    Args:
+        port: of a listener on loopback.
+        listener: the lines of another listener, instead of that one.
+    """
+    lines = [
+        "# Written by fedquilt for one run; changes are lost.",
+        *(listener or _loopback(port)),
         "# Crashes: the run's journal is on disk, and the coordinator publishes everything again after a restart.",
         "persistence false",
         f"max_queued_messages {MAX_QUEUED}",
@@ -78,19 +90,19 @@ def broker_config(port: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def broker_command(folder: Path, port: int) -> list[str]:
+def broker_command(folder: Path, port: int, listener: Sequence[str] = ()) -> list[str]:
     """Write ``folder/mosquitto.conf`` and return the command that runs the broker in the foreground."""
     program = find_mosquitto()
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "mosquitto.conf"
-    config.write_text(broker_config(port), encoding="utf-8")
+    config.write_text(broker_config(port, listener), encoding="utf-8")
     return [str(program), "-c", str(config)]
 
 
-def free_port() -> int:
-    """Return a loopback port on which nothing listens at this moment."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("127.0.0.1", 0))
+def free_port(host: str = "127.0.0.1") -> int:
+    """Return a port of an address of this machine on which nothing listens at this moment."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
         port: int = probe.getsockname()[1]
     return port
 

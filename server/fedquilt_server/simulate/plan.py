@@ -13,6 +13,7 @@ from fedquilt_common.experiment.experiment import Experiment, dump_experiment
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
 from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.simulate.mosquitto import free_port
+from fedquilt_server.simulate.remote import AgentHosts, SecureListener
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class SimulationPlan:
         keep_replies: keep the replies of closed rounds in the run folder.
         limits: enforce the fleet's memory and processors, where the user may create control groups.
         forks: start agents and training processes as forks, where the system can.
+        listener: where the Mosquitto that is started listens for other machines; None: on loopback only.
+        hosts: what hosts the agents elsewhere; None: they are processes of this machine.
     """
 
     experiment: Experiment
@@ -42,10 +45,19 @@ class SimulationPlan:
     keep_replies: bool = False
     limits: bool = True
     forks: bool = True
+    listener: SecureListener | None = None
+    hosts: AgentHosts | None = None
+
+    @property
+    def broker_folder(self) -> Path:
+        """Folder of the files of the Mosquitto that is started."""
+        return self.folder / "broker"
 
     @property
     def address(self) -> BrokerAddress:
         """The broker's address."""
+        if self.broker is None and self.listener is not None:
+            return self.listener.address(self.broker_port, self.broker_folder)
         return parse_broker_url(self.broker or f"mqtt://127.0.0.1:{self.broker_port}")
 
     @property
@@ -67,7 +79,8 @@ class SimulationPlan:
     @property
     def connection(self) -> tuple[str, ...]:
         """Command-line options that the coordinator and the agents share."""
-        return ("--broker", self.address.without_password(), "--federation", self.federation)
+        ca = ("--ca", self.address.ca) if self.address.ca else ()
+        return ("--broker", self.address.without_password(), "--federation", self.federation, *ca)
 
     @property
     def page_url(self) -> str:

@@ -22,7 +22,13 @@ STALL_SECONDS: Final = 10.0
 
 def broker_spec(plan: SimulationPlan) -> ChildSpec:
     """Describe the Mosquitto of a simulation, and write its configuration."""
-    argv = broker_command(plan.folder / "broker", plan.broker_port)
+    folder, listener = plan.broker_folder, plan.listener
+    folder.mkdir(parents=True, exist_ok=True)
+    if listener is not None:
+        listener.write(folder)
+    argv = broker_command(
+        folder, plan.broker_port, () if listener is None else listener.config(folder, plan.broker_port)
+    )
     return ChildSpec("broker", "broker", tuple(argv), plan.folder / "logs" / "broker.log")
 
 
@@ -46,24 +52,36 @@ def agent_child_specs(plan: SimulationPlan, servers: ForkServers, boards: Limite
 
     A board whose limits are enforced is not forked: the kernel counts a page for the group that has first used it.
     """
+    if plan.hosts is not None:
+        return [plan.hosts.spec(plan)]
     agents = agent_specs(plan.experiment.fleet, plan.experiment.speedup)
     own = ForkServers()
     specs = [_agent_spec(plan, one, len(agents), own if boards.is_enforced(one.name) else servers) for one in agents]
     return [boards.limit(spec) for spec in specs]
 
 
-def _agent_spec(plan: SimulationPlan, spec: AgentSpec, agents: int, servers: ForkServers) -> ChildSpec:
+def agent_options(spec: AgentSpec, machine_agents: int) -> list[str]:
+    """Return the options of an agent's command that do not depend on where it runs.
+
+    Args:
+        spec: the agent.
+        machine_agents: agents on its machine.
+    """
     options = {
         "--id": spec.name,
         "--clients": f"{spec.clients[0]}-{spec.clients[-1]}",
         "--kind": spec.kind,
         **{f"--{name}": value for name, value in spec.options.items()},
-        "--machine-agents": str(agents),
-        "--state": str(plan.folder / "agents" / spec.name),
+        "--machine-agents": str(machine_agents),
         "--allow-import": "*",
-        **({"--idle": f"{FORK_IDLE_SECONDS:g}"} if servers.specs else {}),
     }
-    argv = _fedquilt_command("agent", *plan.connection, *(text for pair in options.items() for text in pair))
+    return [*(text for pair in options.items() for text in pair), *(f"--{name}" for name in spec.flags)]
+
+
+def _agent_spec(plan: SimulationPlan, spec: AgentSpec, agents: int, servers: ForkServers) -> ChildSpec:
+    own = ["--state", str(plan.folder / "agents" / spec.name)]
+    own += ["--idle", f"{FORK_IDLE_SECONDS:g}"] if servers.specs else []
+    argv = _fedquilt_command("agent", *plan.connection, *agent_options(spec, agents), *own)
     environment = {KEY_VARIABLE: fixed_key(plan, spec.name), **plan.environment, **servers.agent_environment}
     log = plan.folder / "logs" / f"{spec.name}.log"
     return ChildSpec(spec.name, "agent", argv, log, environment, fork_server=servers.agent_socket)

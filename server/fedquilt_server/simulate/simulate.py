@@ -107,7 +107,7 @@ def run_simulation(
         if not _start_all(plan, children, servers, boards, should_stop, stage):
             return None
         try:
-            ended = _watch(plan, children, show, should_stop)
+            ended = _watch(plan, children, show, should_stop, report)
         except RunFailedError as error:
             raise _end_failed_run(plan, children, error, should_stop, report) from None
         if not ended and not inspect_folder(plan.folder).finished:
@@ -140,7 +140,8 @@ def _start_all(
         return False
     record_ending(plan.folder, plan.experiment, RUNNING)
     agents = agent_child_specs(plan, servers, boards)
-    stage(f"Starting the coordinator and {len(agents)} agent{'s' * (len(agents) != 1)}")
+    count = sum(line.agents for line in plan.experiment.fleet)
+    stage(f"Starting the coordinator and {count} agent{'s' * (count != 1)}")
     children.start(coordinator_spec(plan))
     children.start(*agents)
     stage(f"The coordinator loads {plan.experiment.data.set} and the model")
@@ -167,7 +168,11 @@ def _await_broker(plan: SimulationPlan, children: Supervisor, should_stop: Calla
 
 
 def _watch(
-    plan: SimulationPlan, children: Supervisor, show: Callable[[Snapshot], None], should_stop: Callable[[], bool]
+    plan: SimulationPlan,
+    children: Supervisor,
+    show: Callable[[Snapshot], None],
+    should_stop: Callable[[], bool],
+    report: Callable[[str], None],
 ) -> bool:
     """Supervise the processes until the run ends.
 
@@ -186,6 +191,8 @@ def _watch(
             stopped = should_stop()
             if stopped or time.monotonic() - last_poll > 3 * POLL_SECONDS:
                 last_poll = time.monotonic()
+                for sentence in plan.hosts.news(plan) if plan.hosts is not None else ():
+                    report(sentence)
                 if (snapshot := page.fetch()) is not None:
                     show(snapshot)
                 if stopped and snapshot is not None and snapshot.phase == "failed":

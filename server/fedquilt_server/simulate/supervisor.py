@@ -22,11 +22,13 @@ SHORT_LIFE: Final = 30.0
 """A child that exits with an error in fewer seconds has failed to start. A child that was killed has not."""
 FAILED_STARTS: Final = 4
 STOP_SECONDS: Final = 5.0
+HOST_STOP_SECONDS: Final = 60.0
+"""How long the process that hosts agents on other machines may take to end them."""
 SAMPLE_SECONDS: Final = 0.5
 _POLL_SECONDS: Final = 0.05
 KILLED: Final = frozenset({0, -signal.SIGKILL, -signal.SIGTERM}) | STOPPED_CODES
 """Exit codes that do not count as a failed start: success, and signals from other processes."""
-FINAL_CODES: Final = frozenset({2, 4, 5, 6, 7})
+FINAL_CODES: Final = frozenset({2, 4, 5, 6, 7, 13})
 """Exit codes that a restart would only repeat; see docs/reference/exit-codes.md."""
 
 
@@ -167,18 +169,18 @@ class Supervisor:
             raise
 
     def _stop_in_order(self) -> None:
-        for role in ("agent", "coordinator", "broker", "fork server"):
+        for role in ("agent", "ray", "coordinator", "broker", "fork server"):
             group = [child.process for child in self._children.values() if child.spec.role == role]
             for process in group:
                 with contextlib.suppress(ProcessLookupError):
                     process.terminate()
             for process in group:
-                _wait_or_kill(process)
+                _wait_or_kill(process, HOST_STOP_SECONDS if role == "ray" else STOP_SECONDS)
 
 
-def _wait_or_kill(process: ChildProcess) -> None:
+def _wait_or_kill(process: ChildProcess, seconds: float) -> None:
     try:
-        process.wait(STOP_SECONDS)
+        process.wait(seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

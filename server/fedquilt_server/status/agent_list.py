@@ -10,6 +10,7 @@ from fedquilt_common.types import Profile
 from fedquilt_common.wire.messages import AgentPresence, Telemetry
 from fedquilt_server.round.policy import KnownAgent
 from fedquilt_server.status.health import BoardFacts, judge_health
+from fedquilt_server.status.placement import Placement
 from fedquilt_server.status.snapshot import BoardStatus, HealthState
 
 MOST_SHOWN: Final = 10_000
@@ -81,6 +82,12 @@ class AgentList:
                 self._agents[name] = BoardStatus(
                     agent=name, kind="", online=False, health="never seen", reason=reason, clients=list(clients)
                 )
+
+    def place(self, placements: Sequence[Placement]) -> None:
+        """Show where a cluster runs the agents, also those that have not connected yet."""
+        self.expect({one.agent: one.clients for one in placements})
+        for one in placements:
+            self._change(one.agent, placement=one)
 
     def update_presence(self, message: AgentPresence, now: float) -> None:
         """Show an agent that is online with the content of its presence; its readings stay."""
@@ -183,7 +190,7 @@ class AgentList:
 
 _KEPT_ON_PRESENCE: Final = {
     "health", "reason", "since", "memory_used", "memory_own", "temperature", "power", "power_source", "joules", "load",
-    "throttled", "interval", "restarts", "accepted", "late", "rejected",
+    "throttled", "interval", "restarts", "accepted", "late", "rejected", "placement",
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 EventKind = Literal[
     "started", "joined", "back", "restarted", "silent", "left", "late", "rejected", "declined", "out of memory",
     "notice", "recovered", "round restarted", "deadline", "diverged", "paused", "continued", "dropped", "readmitted",
-    "finished", "failed", "stopped", "site cut off",
+    "finished", "failed", "stopped", "site cut off", "moved",
 ]  # fmt: skip
 EventLevel = Literal["info", "warning", "error"]
 
@@ -20,6 +20,7 @@ LEVELS: Final[dict[EventKind, EventLevel]] = {
     "restarted": "warning",
     "silent": "warning",
     "site cut off": "warning",
+    "moved": "warning",
     "left": "warning",
     "late": "warning",
     "rejected": "error",

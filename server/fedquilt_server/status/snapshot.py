@@ -11,6 +11,7 @@ from fedquilt_common.wire.message_base import MAX_CLIENTS
 from fedquilt_common.wire.number_ranges import PackedNumbers, pack_numbers, unpack_numbers
 from fedquilt_server.status.budget import BudgetUse
 from fedquilt_server.status.coverage import Coverage
+from fedquilt_server.status.placement import Placement
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import PrivacySpent, RoundResult
 from fedquilt_server.status.run_event import RunEvent
@@ -90,6 +91,7 @@ class BoardStatus(BaseModel):
     accepted: int = Field(default=0, description="its replies that count")
     late: int = 0
     rejected: int = 0
+    placement: Placement | None = Field(default=None, description="where a cluster runs it; null without a cluster")
 
 
 class RejectedReply(BaseModel):

@@ -64,7 +64,9 @@ class BenchResult:
             console.print(name, {key: traffic(value) for key, value in numbers.items()})
 
 
-def bench_experiment(agents: int, clients: int, megabytes: float, rounds: int, *, secure: bool = False) -> Experiment:
+def bench_experiment(
+    agents: int, clients: int, megabytes: float, rounds: int, *, secure: bool = False, relay: bool = False
+) -> Experiment:
     """Return an experiment without training.
 
     Args:
@@ -73,6 +75,7 @@ def bench_experiment(agents: int, clients: int, megabytes: float, rounds: int, *
         megabytes: size of the model in millions of bytes.
         rounds: number of rounds.
         secure: with secure aggregation.
+        relay: with exact sums, and agents that add replies up.
     """
     return Experiment.model_validate(
         {
@@ -83,13 +86,21 @@ def bench_experiment(agents: int, clients: int, megabytes: float, rounds: int, *
             "algorithm": {"name": "echo"},
             "participation": {"per_round": clients, "quorum": clients, "deadline": 3600.0},
             "secure_aggregation": secure,
-            "fleet": [{"kind": "bench", "agents": agents, "clients": clients}],
+            "exact_sums": relay,
+            "fleet": [{"kind": "bench", "agents": agents, "clients": clients, "relay": relay}],
         }
     )
 
 
 def bench_rounds(
-    agents: int, clients: int, megabytes: float, rounds: int, out: Path | None, *, secure: bool = False
+    agents: int,
+    clients: int,
+    megabytes: float,
+    rounds: int,
+    out: Path | None,
+    *,
+    secure: bool = False,
+    relay: bool = False,
 ) -> BenchResult:
     """Run a ``bench_experiment``.
 
@@ -100,11 +111,12 @@ def bench_rounds(
         rounds: number of rounds.
         out: run folder to keep; None uses a temporary one.
         secure: with secure aggregation.
+        relay: with exact sums, and agents that add replies up.
 
     Raises:
         FedquiltError: as ``run_simulation``.
     """
-    experiment = bench_experiment(agents, clients, megabytes, rounds, secure=secure)
+    experiment = bench_experiment(agents, clients, megabytes, rounds, secure=secure, relay=relay)
     with tempfile.TemporaryDirectory(prefix="fedquilt-bench-") as folder:
         plan = make_plan(experiment, out or Path(folder) / "run")
         # A fork has the modules of all training processes, and the memory of one that needs few of them is measured.

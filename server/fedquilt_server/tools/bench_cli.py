@@ -59,6 +59,9 @@ def bench_round(
     rounds: Annotated[int, typer.Option(min=1, max=10_000, help="Number of rounds.")] = 5,
     out: Annotated[Path | None, typer.Option(help="Run folder to keep; default: a temporary one.")] = None,
     secure: Annotated[bool, typer.Option("--secure", help="With secure aggregation, of 3 clients or more.")] = False,
+    relay: Annotated[
+        bool, typer.Option("--relay", help="With agents that add the replies of their clients up before they travel.")
+    ] = False,
     json_: JsonMeasurement = False,
 ) -> None:
     """Run rounds without training on a real broker, coordinator and agents. Each client only adds a constant."""
@@ -70,7 +73,9 @@ def bench_round(
         raise ExperimentError(f"--agents {agents} --clients {clients}: each agent needs at least one client")
     if secure and (clients or agents) < 3:
         raise ExperimentError(f"--clients {clients or agents}: with --secure, choose 3 clients or more")
-    result = bench_rounds(agents, clients or agents, megabytes, rounds, out, secure=secure)
+    if secure and relay:
+        raise ExperimentError("--secure --relay: masked replies cannot be added up by an agent; give one of the two")
+    result = bench_rounds(agents, clients or agents, megabytes, rounds, out, secure=secure, relay=relay)
     if json_:
         typer.echo(json.dumps(result.as_json(), indent=2))
     else:

@@ -23,6 +23,7 @@ def format_cells(board: BoardStatus) -> BoardCells:
     health = board_health(board)
     return {
         "kind": _cut(board.kind, 40),
+        "placement": _cut(board.placement.summary, 120) if board.placement is not None else "",
         "health": health,
         "rank": SEVERITY.index(health),
         "reason": _cut(board.reason, 200),

@@ -65,6 +65,7 @@ class OwnModel(ABC):
         tasks=frozenset({"classification"}),
         privacy="",
         pooled="",
+        private_memory=True,
     )
 
     kd_epochs: int = 1

@@ -51,7 +51,11 @@ class PartialTraining(ABC):
     """
 
     declares: ClassVar[Declaration] = Declaration(
-        holdout=0.0, coordinator_tests=True, pooled=SUB_MODELS, sub_models="averaged"
+        holdout=0.0,
+        coordinator_tests=True,
+        pooled=SUB_MODELS,
+        sub_models="averaged",
+        private_memory=False,
     )
 
     widths: Widths = field(default_factory=lambda: dict(DEFAULT_WIDTHS))

@@ -55,6 +55,7 @@ class PrivateHead(ABC):
         tasks=frozenset({"classification", "regression", "next-word"}),
         privacy="",
         pooled="",
+        private_memory=True,
     )
 
     head_layers: int = 1

@@ -36,7 +36,10 @@ class Prototypes(ABC):
     """
 
     declares: ClassVar[Declaration] = Declaration(
-        any_models=True, tasks=frozenset({"classification"}), pooled="it asks each client's model for its own labels"
+        any_models=True,
+        tasks=frozenset({"classification"}),
+        pooled="it asks each client's model for its own labels",
+        private_memory=False,
     )
 
     kd_epochs: int = 20

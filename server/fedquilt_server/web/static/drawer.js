@@ -11,7 +11,7 @@ const charts = new Map();
 let shown = null;
 let opener = null;
 
-const FACTS = { clients: "Clients", cores: "Cores", workers: "Workers", memory: "Memory", memory_own: "Agent's memory", temperature: "Temperature", power: "Power", energy: "Energy", load: "Load", training: "Training", accepted: "Replies", late: "Late", rejected: "Rejected", restarts: "Restarts", seen: "Last seen" };
+const FACTS = { placement: "Place", clients: "Clients", cores: "Cores", workers: "Workers", memory: "Memory", memory_own: "Agent's memory", temperature: "Temperature", power: "Power", energy: "Energy", load: "Load", training: "Training", accepted: "Replies", late: "Late", rejected: "Rejected", restarts: "Restarts", seen: "Last seen" };
 
 function showFacts(row) {
   const reason = cell(row, "reason").textContent;

@@ -277,6 +277,16 @@ def test_a_fleet_without_limits_says_nothing(tmp_path: Path, monkeypatch: pytest
     assert (said, list(tmp_path.iterdir())) == ([], [])
 
 
+def test_gpus_are_not_enforced_and_that_is_said(tmp_path: Path) -> None:
+    said = list[str]()
+    text = FLEET.replace(", memory: 512MiB, cpus: 0.5", ", gpus: 1")
+    with limit_boards(make_plan(parse_experiment(text, "fleet.yaml"), tmp_path), said.append):
+        pass
+    (sentence,) = said
+    assert "(fleet.N.gpus) are not enforced: only `--ray` reserves them" in sentence
+    assert set(json.loads((tmp_path / "limits.json").read_text())["gpus"].values()) == {1.0}
+
+
 @pytest.fixture
 def real() -> Iterator[Limiter]:
     """What enforces limits on this machine."""

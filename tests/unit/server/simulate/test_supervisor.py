@@ -258,7 +258,7 @@ def test_a_second_interrupt_ends_all_children_at_once(stage: Stage, monkeypatch:
     for name, role in (("broker", "broker"), ("coordinator", "coordinator"), ("strong-0", "agent")):
         stage.start(name, role, IGNORES_SIGTERM)  # type: ignore[arg-type]
 
-    def interrupt(process: object) -> None:
+    def interrupt(process: object, seconds: float) -> None:
         monkeypatch.undo()
         raise KeyboardInterrupt
 

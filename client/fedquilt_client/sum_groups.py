@@ -1,0 +1,162 @@
+"""Which replies of an agent travel together: the groups of an exchange, on disk before their sums are sent.
+
+A sum that is sent again after a crash has the same members, so the coordinator recognises it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedquilt_client.records import StoredReply, StoredSum
+from fedquilt_client.store import RunStore
+from fedquilt_common.files.durable import write_durably
+from fedquilt_common.training_jobs import CheckedFile
+from fedquilt_common.types import ExchangeId
+from fedquilt_common.wire.number_ranges import pack_numbers, unpack_numbers
+
+if TYPE_CHECKING:
+    from fedquilt_common.partial_sums.members import SumMember
+    from fedquilt_common.types import Arrays
+
+
+@dataclass(frozen=True)
+class SumKey:
+    """What replies have in common that may be added up: the exchange, and the patch that their clients received."""
+
+    round: int
+    exchange: int
+    base: str
+
+    @property
+    def exchange_id(self) -> ExchangeId:
+        """Round and exchange."""
+        return self.round, self.exchange
+
+
+@dataclass(frozen=True)
+class SumGroup:
+    """Clients whose replies travel as one sum.
+
+    Attributes:
+        clients: in their order, two or more.
+        digest: of the digests of their replies.
+    """
+
+    key: SumKey
+    clients: tuple[int, ...]
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """Name of its record on disk, without the suffix."""
+        return f"{self.key.round}.{self.key.exchange}-{self.clients[0]}"
+
+
+def digest_replies(replies: Sequence[StoredReply]) -> str:
+    """Return what identifies these replies together."""
+    return hashlib.sha256("".join(reply.digest for reply in replies).encode()).hexdigest()
+
+
+class SumGroups:
+    """The groups of a run on this board's disk.
+
+    Args:
+        store: of the run.
+    """
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+        self._folder = store.sums
+
+    def read(self, exchange: ExchangeId) -> list[SumGroup]:
+        """Return the groups of an exchange, and delete what earlier ones have left; a damaged record counts as none."""
+        found = []
+        for path in sorted(self._folder.glob("*.json")):
+            group = _decode(path)
+            if group is not None and group.key.exchange_id == exchange:
+                found.append(group)
+            else:
+                self._delete(path.stem)
+        return found
+
+    def commit(self, key: SumKey, replies: Sequence[StoredReply]) -> SumGroup:
+        """Decide durably that these replies travel together.
+
+        Args:
+            key: what they have in common.
+            replies: in client order.
+        """
+        group = SumGroup(key, tuple(reply.client for reply in replies), digest_replies(replies))
+        self._folder.mkdir(exist_ok=True)
+        fields = {"round": key.round, "exchange": key.exchange, "base": key.base, "digest": group.digest}
+        write_durably(self._path(group.name), json.dumps({**fields, "clients": pack_numbers(group.clients)}))
+        return group
+
+    def dissolve(self, group: SumGroup) -> None:
+        """Forget a group; its members may travel otherwise."""
+        self._delete(group.name)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
+
+    def _delete(self, name: str) -> None:
+        self._path(name).unlink(missing_ok=True)
+        (self._folder / name).unlink(missing_ok=True)
+
+    def find_damaged(self, replies: Sequence[StoredReply]) -> list[StoredReply]:
+        """Return the replies whose file on disk is damaged.
+
+        Raises:
+            OSError: a file cannot be read; it may be intact.
+        """
+        files = ((reply, self._store.blob(reply)) for reply in replies)
+        return [reply for reply, blob in files if not CheckedFile(blob.path, blob.digest).is_intact()]
+
+    def write(self, group: SumGroup, replies: Mapping[int, StoredReply]) -> StoredSum:
+        """Add the replies of a group up.
+
+        Args:
+            group: a committed one, whose base is on disk.
+            replies: of its members, intact.
+
+        Raises:
+            OSError: a file cannot be read, or the sum cannot be written.
+        """
+        from fedquilt_common.partial_sums.partial_sum import write_partial_sum  # an idle agent needs no numpy
+        from fedquilt_common.wire.codec import open_arrays
+        from fedquilt_common.wire.messages import SumHeader
+
+        key, run = group.key, self._store.run.run
+        members = [_open_reply(self._store, replies[client]) for client in group.clients]
+        header = SumHeader(run=run, round=key.round, exchange=key.exchange, base=key.base)
+        path, base = self._folder / group.name, open_arrays(self._store.patch(key.base))
+        arrays = [own for _, own in members]
+        blob = write_partial_sum(path, header, [member for member, _ in members], arrays, base)
+        first = replies[group.clients[0]]
+        ids = run, first.client, key.round, key.exchange, first.task
+        return StoredSum(*ids, group.name, blob.digest, blob.size, clients=group.clients)
+
+
+def _open_reply(store: RunStore, reply: StoredReply) -> tuple[SumMember, Arrays]:
+    """Return what a sum lists of a reply, and its arrays."""
+    from fedquilt_common.partial_sums.members import SumMember
+    from fedquilt_common.wire.codec import open_arrays
+    from fedquilt_common.wire.messages import REPLY_KEY
+
+    arrays = open_arrays(store.blob(reply).path)
+    header = json.loads(arrays.metadata[REPLY_KEY])  # this agent's own, whose digest has been checked
+    return SumMember(reply.client, reply.task, header["weight"], header["metrics"]), arrays
+
+
+def _decode(path: Path) -> SumGroup | None:
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        key = SumKey(fields["round"], fields["exchange"], fields["base"])
+        return SumGroup(key, tuple(unpack_numbers(fields["clients"])), fields["digest"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None

@@ -1,0 +1,1 @@
+"""Partial sums: replies to the same slice that are added up, without any rounding, before they travel."""

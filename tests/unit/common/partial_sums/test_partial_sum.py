@@ -1,0 +1,187 @@
+"""Partial sums: their numbers, their members, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedquilt_common.aggregation.averages import mean
+from fedquilt_common.algorithm_api import Reply
+from fedquilt_common.errors import (
+    MissingMemberError,
+    PayloadError,
+    ProtocolError,
+    RepeatedMemberError,
+    SumMismatchError,
+)
+from fedquilt_common.partial_sums import exact_mean as exact_mean_module
+from fedquilt_common.partial_sums import partial_sum
+from fedquilt_common.partial_sums.digit_planes import deflate
+from fedquilt_common.partial_sums.exact_mean import GroupedReplies, exact_mean
+from fedquilt_common.partial_sums.members import SumMember, decode_members, encode_members, make_seal
+from fedquilt_common.partial_sums.partial_sum import PartialSum, write_partial_sum
+from fedquilt_common.types import Arrays
+from fedquilt_common.wire.codec import BytesArrays, write_arrays
+from fedquilt_common.wire.messages import SUM_KEY, SumHeader
+
+HEADER = SumHeader(run="run", round=1, exchange=0)
+SIZES = {"w": 300, "steps": 1, "odd": 5}
+
+
+def make_member(client: int, weight: float = 1.0) -> SumMember:
+    return SumMember(
+        client, f"{client % 2:016x}", weight, {"loss": 0.1 * client, "same": 2.0} if client else {"loss": 1.0}
+    )
+
+
+def make_replies(clients: int) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(clients)
+    return [
+        {
+            "w": (0.1 * rng.standard_normal((3, 100))).astype(np.float32),
+            "steps": np.array(client),
+            "odd": np.array([1e30, -1e-40, 0, 1 / 3, client], np.float32) * np.float32(rng.standard_normal()),
+        }
+        for client in range(clients)
+    ]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., PartialSum]:
+    numbers = itertools.count()
+
+    def write(members: Sequence[SumMember], replies: Sequence[Arrays], base: Arrays) -> PartialSum:
+        path = write_partial_sum(tmp_path / f"sum-{next(numbers)}", HEADER, members, replies, base).path
+        return PartialSum(BytesArrays(path.read_bytes()))
+
+    return write
+
+
+@pytest.mark.parametrize("block", [7, 1 << 15])
+def test_the_mean_has_the_same_bits_however_replies_are_grouped(
+    write: Callable[..., PartialSum], monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr(partial_sum, "SUM_BLOCK", block)
+    monkeypatch.setattr(exact_mean_module, "SUM_BLOCK", block)
+    replies = make_replies(9)
+    base = {"w": replies[0]["w"] + np.float32(0.01), "odd": np.zeros(2, np.float32)}
+    weights = [1.0, 0.3, 40.0, 7.25, 1e-3, 1e6, 3.0, 3.0, 5.5]
+    members = [make_member(client, weight) for client, weight in enumerate(weights)]
+    found = []
+    for groups in ([], [range(9)], [range(3), range(3, 9)], [[8, 1, 4]], [[0], [1], [2, 3]]):
+        inside = [client for group in groups for client in group]
+        sums = [(write([members[c] for c in group], [replies[c] for c in group], base), base) for group in groups]
+        for one, _ in sums:
+            one.check(SIZES)
+        singles = [(replies[client], weights[client]) for client in range(9) if client not in inside]
+        empty = {name: np.empty_like(array) for name, array in replies[0].items()}
+        found.append(exact_mean(GroupedReplies(singles, sums, weights), empty))
+    for other in found[1:]:
+        assert all(other[name].tobytes() == found[0][name].tobytes() for name in other)
+    usual = mean({client: Reply(reply, weights[client]) for client, reply in enumerate(replies)})
+    assert all(np.allclose(usual[name], found[0][name], rtol=1e-6) for name in usual)
+
+
+def test_the_members_come_back(write: Callable[..., PartialSum]) -> None:
+    members = [make_member(client, 0.1 + client) for client in (3, 0, 7)]
+    one = write(members, make_replies(3), {})
+    assert one.members == members
+    assert one.header == HEADER
+    assert sorted(one) == sorted(SIZES)
+
+
+def test_equal_members_cost_next_to_nothing() -> None:
+    many = [SumMember(client, "0" * 16, 12.0, {"loss": 0.5}) for client in range(10_000)]
+    assert len(encode_members(many)) < 150
+    assert decode_members(encode_members(many)) == many
+
+
+def test_the_same_sum_has_the_same_bytes(write: Callable[..., PartialSum], tmp_path: Path) -> None:
+    members, replies = [make_member(client) for client in range(4)], make_replies(4)
+    one, other = (write_partial_sum(tmp_path / name, HEADER, members, replies, {}) for name in "ab")
+    assert one.digest == other.digest
+
+
+def forge(one: PartialSum, tmp_path: Path, **changed: Any) -> PartialSum:
+    """Return a partial sum with other arrays."""
+    arrays = {name: one.content[name] for name in one.content} | changed
+    blob = write_arrays(tmp_path / "forged", {n: a for n, a in arrays.items() if a is not None}, None,
+                        {SUM_KEY: HEADER.model_dump_json()})  # fmt: skip
+    return PartialSum(BytesArrays(blob.path.read_bytes()))
+
+
+def read_all(one: PartialSum) -> None:
+    one.check_members()
+    one.check(SIZES)
+
+
+def listing(members: Sequence[SumMember]) -> np.ndarray[Any, Any]:
+    return np.frombuffer(encode_members(members), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("added", "listed", "error", "match"),
+    [
+        ([0, 1, 1], [0, 1], RepeatedMemberError, "adds client 1 twice"),
+        ([0, 1, 1], [0, 1, 1], RepeatedMemberError, "lists client 1 twice"),
+        ([0, 1], [0, 1, 2], MissingMemberError, "lists client 2, but leaves its reply out"),
+        ([0, 1, 2], [0, 1], SumMismatchError, "not that of its 2 members"),
+        ([0, 1, 2, 2], [0, 1, 3], SumMismatchError, "not that of its 3 members"),
+    ],
+)
+def test_a_relay_that_adds_a_client_twice_or_leaves_one_out_is_found(
+    write: Callable[..., PartialSum], tmp_path: Path, added: list[int], listed: list[int], error: type[Exception],
+    match: str,
+) -> None:  # fmt: skip
+    replies = make_replies(4)
+    one = write([make_member(client) for client in added], [replies[client] for client in added], {})
+    with pytest.raises(error, match=match):
+        forge(one, tmp_path, members=listing([make_member(client) for client in listed])).check_members()
+
+
+def test_a_weight_that_does_not_add_up_is_found(write: Callable[..., PartialSum], tmp_path: Path) -> None:
+    one = write([make_member(client) for client in range(3)], make_replies(3), {})
+    wrong = listing([make_member(0), make_member(1), make_member(2, 1.5)])
+    with pytest.raises(SumMismatchError, match="other weights"):
+        forge(one, tmp_path, members=wrong).check_members()
+
+
+def test_seals_tell_clients_apart() -> None:
+    assert len({make_seal(client).tobytes() for client in range(1000)}) == 1000
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"members": None},
+        {"seal": None},
+        {"sum:w": None},
+        {"sum:extra": np.zeros(4, np.uint8)},
+        {"sum:w": np.zeros(3, np.uint8)},
+        {"sum:w": np.full(40, 255, np.uint8)},
+        {"sum:w": np.zeros(4, np.int32)},
+        {"members": np.zeros(4, np.uint8)},
+        {"members": listing([make_member(0)])[:-1]},
+        {"seal": np.zeros(8, np.uint8)},
+    ],
+    ids=lambda changed: "-".join(
+        f"{name}-{'none' if array is None else array.size}" for name, array in changed.items()
+    ),
+)
+def test_other_containers_are_refused(
+    write: Callable[..., PartialSum], tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    one = write([make_member(client) for client in range(3)], make_replies(3), {})
+    wrong = forge(one, tmp_path, **changed)
+    with pytest.raises(ProtocolError):
+        read_all(wrong)
+
+
+def test_a_list_of_members_that_inflates_without_end_is_refused() -> None:
+    with pytest.raises(PayloadError, match="more than"):
+        decode_members(deflate(b" " * (1 << 24)))
