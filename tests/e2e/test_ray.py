@@ -215,7 +215,7 @@ def test_a_run_of_many_agents_is_interrupted_and_resumed(cluster: RayNodes, seco
     """Nothing of it stays on the nodes, and the rest of the run gives the same bits."""
     second.start()
     many = (
-        *("--set", "rounds=3", "--set", f"data.clients={MANY}", "--set", "data.partition={scheme: uniform}"),
+        *("--set", "rounds=25", "--set", f"data.clients={MANY}", "--set", "data.partition={scheme: uniform}"),
         *("--set", f"participation={{per_round: {MANY}, quorum: {MANY}, deadline: 120}}"),
         *("--set", f"fleet=[{{kind: tiny, agents: {MANY}, clients: {MANY}, cpus: 0.1}}]"),
     )
