@@ -40,7 +40,7 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "deploy" / "experiments" / "digits-fedavg.yaml"
 GPU = {"kind": "gpu", "agents": 1, "clients": 2, "gpus": 1, "cpus": 0.5, "memory": "64MiB"}
-ROUNDS = 6
+ROUNDS = 20  # enough for a node to die before the last one
 SHORT = (
     "--set", f"rounds={ROUNDS}", "--set", "training.epochs=8", "--set",
     f"fleet={json.dumps([GPU, {'kind': 'plain', 'agents': 3, 'clients': 6}])}",
