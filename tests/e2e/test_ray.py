@@ -40,7 +40,7 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "deploy" / "experiments" / "digits-fedavg.yaml"
 GPU = {"kind": "gpu", "agents": 1, "clients": 2, "gpus": 1, "cpus": 0.5, "memory": "64MiB"}
-ROUNDS = 6
+ROUNDS = 20  # enough for a node to die before the last one
 SHORT = (
     "--set", f"rounds={ROUNDS}", "--set", "training.epochs=8", "--set",
     f"fleet={json.dumps([GPU, {'kind': 'plain', 'agents': 3, 'clients': 6}])}",
@@ -215,7 +215,7 @@ def test_a_run_of_many_agents_is_interrupted_and_resumed(cluster: RayNodes, seco
     """Nothing of it stays on the nodes, and the rest of the run gives the same bits."""
     second.start()
     many = (
-        *("--set", "rounds=3", "--set", f"data.clients={MANY}", "--set", "data.partition={scheme: uniform}"),
+        *("--set", "rounds=25", "--set", f"data.clients={MANY}", "--set", "data.partition={scheme: uniform}"),
         *("--set", f"participation={{per_round: {MANY}, quorum: {MANY}, deadline: 120}}"),
         *("--set", f"fleet=[{{kind: tiny, agents: {MANY}, clients: {MANY}, cpus: 0.1}}]"),
     )

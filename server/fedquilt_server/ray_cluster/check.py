@@ -79,7 +79,7 @@ def main() -> None:
     address, shared, mark, *modules = sys.argv[1:]
     try:
         cluster = Cluster.connect(address)
-        nodes = cluster.nodes()
+        nodes = [node for node in cluster.nodes() if cluster.answers(node)]  # Ray lists a dead one for a while
         facts = cluster.ask_nodes(nodes, describe_node, modules, shared, mark)
         report = ClusterReport.of(cluster.address, nodes, facts)
         cluster.close()

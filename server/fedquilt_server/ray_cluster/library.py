@@ -22,6 +22,7 @@ _ASK_SECONDS: Final = 60.0
 """How long a node may take to start a process of Ray and to answer."""
 _ANSWER_SECONDS: Final = 3.0
 _SHORT_ID: Final = 8
+_LONGEST: Final = 400
 _ROUNDING: Final = 1e-6
 """Sums of parts of a processor are not exact; Ray counts in ten-thousandths."""
 
@@ -157,7 +158,7 @@ class Cluster:
         try:
             answer: dict[str, Any] = self._ray.get(ref)
         except Exception as error:  # whatever the node's own installation raises
-            return {"error": _last_line(error)}
+            return {"error": _shorten(error)}
         return answer
 
     # -- actors --------------------------------------------------------------------------------
@@ -213,7 +214,7 @@ class Cluster:
         except RayTaskError as error:
             raise error.as_instanceof_cause() from None
         except RayError as error:
-            raise ActorLostError(_last_line(error)) from None
+            raise ActorLostError(_shorten(error)) from None
 
     def kill(self, actor: Any) -> None:
         """End an actor, if it still runs."""
@@ -249,9 +250,10 @@ def _read_node(raw: Mapping[str, Any]) -> Node:
     return Node(raw["NodeID"], *place, resources)
 
 
-def _last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+def _shorten(error: BaseException) -> str:
+    """Return the text of one of Ray's errors in one line: its beginning, and its end, which has the cause."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
 
 
 def _explain(address: str, error: BaseException) -> str:
@@ -260,7 +262,7 @@ def _explain(address: str, error: BaseException) -> str:
             "--ray auto: no Ray cluster runs on this machine, and RAY_ADDRESS is not set. Start one with `ray start "
             "--head`, join one with `ray start --address=HOST:PORT`, or give --ray HOST:PORT"
         )
-    reason = _last_line(error) if not isinstance(error, SystemExit) else "its head does not answer"
+    reason = _shorten(error) if not isinstance(error, SystemExit) else "its head does not answer"
     return (
         f"--ray {address}: cannot join the Ray cluster: {reason}. Check the address (`ray status` on the head prints "
         "whether it runs), and make this machine one of its nodes: `ray start --address=HOST:PORT`"

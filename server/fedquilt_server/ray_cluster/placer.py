@@ -20,7 +20,7 @@ from fedquilt_common.errors import FedquiltError
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD
 from fedquilt_server.ray_cluster.agent_life import AgentLife
-from fedquilt_server.ray_cluster.library import ActorLostError, Cluster
+from fedquilt_server.ray_cluster.library import ActorLostError, Cluster, Node
 from fedquilt_server.ray_cluster.nodes import ReadyNodes
 from fedquilt_server.ray_cluster.relocations import Relocations
 from fedquilt_server.ray_cluster.requests import HostRequest
@@ -86,7 +86,7 @@ class Placer:
             try:
                 agent.advance()
             except ActorLostError as error:
-                self._relocations.add(agent.lose(str(error)), agent.name)
+                self._lose(agent, str(error))
         now = self._clock()
         if now >= self._look_at:
             self._look_at = now + NODES_SECONDS
@@ -94,14 +94,23 @@ class Placer:
             self._watch_waiting(now)
         self._relocations.save([agent.placement for agent in self._agents])
 
+    def _lose(self, agent: AgentLife, reason: str) -> None:
+        """Start an agent again whose actor has died; if its node has died, too, all agents of the node."""
+        node = self._nodes.find(agent.placement.node)
+        self._relocations.add(agent.lose(reason), agent.name)
+        if node is not None and self._nodes.find(node.id) is None:
+            self._bury(node)
+
+    def _bury(self, node: Node) -> None:
+        for agent in self._agents:
+            if agent.placement.node == node.id:
+                self._relocations.add(agent.lose(""), agent.name)
+        self._relocations.add_death(node, [agent.name for agent in self._agents if agent.left == node.id])
+
     def _watch_nodes(self) -> None:
         died, joined = self._nodes.refresh()
         for node in died:
-            here = [agent for agent in self._agents if node.id in (agent.placement.node, agent.left)]
-            for agent in here:
-                if agent.placement.node == node.id:
-                    self._relocations.add(agent.lose(""), agent.name)
-            self._relocations.add_death(node, [agent.name for agent in here])
+            self._bury(node)
         for agent in self._agents if died or joined else ():
             if agent.is_waiting:  # it may wait for a node that has died, or for nodes that have less room
                 agent.close()

@@ -191,8 +191,7 @@ def _watch(
             stopped = should_stop()
             if stopped or time.monotonic() - last_poll > 3 * POLL_SECONDS:
                 last_poll = time.monotonic()
-                for sentence in plan.hosts.news(plan) if plan.hosts is not None else ():
-                    report(sentence)
+                _report_news(plan, report)
                 if (snapshot := page.fetch()) is not None:
                     show(snapshot)
                 if stopped and snapshot is not None and snapshot.phase == "failed":
@@ -200,7 +199,14 @@ def _watch(
             if stopped:
                 return False
             time.sleep(POLL_SECONDS)
+    _report_news(plan, report)
     return True
+
+
+def _report_news(plan: SimulationPlan, report: Callable[[str], None]) -> None:
+    """Report what has happened to agents on other machines."""
+    for sentence in plan.hosts.news(plan) if plan.hosts is not None else ():
+        report(sentence)
 
 
 def _end_failed_run(
