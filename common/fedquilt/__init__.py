@@ -89,16 +89,23 @@ if TYPE_CHECKING:
         ForbiddenImportError,
         ImageError,
         ManualStepsError,
+        MissingMemberError,
         NoGlobalModelError,
+        NotFiniteError,
         PackageMissingError,
         PageUnreachableError,
         PayloadError,
         PrivacyBudgetError,
         ProtocolError,
         ProtocolVersionError,
+        RayClusterError,
+        RayNodeError,
+        RepeatedMemberError,
         RunFailedError,
         RunFolderError,
         SliceError,
+        SumMismatchError,
+        SumOverflowError,
         TrainingDivergedError,
         UncuttableModelError,
         UnknownNameError,
@@ -129,9 +136,11 @@ __all__ = [
     "FedquiltError", "BrokerFailedError", "BrokerMissingError", "BrokerUnreachableError", "DamagedTransferError",
     "DataUnavailableError", "DownloadError", "DownloadTooLargeError", "ExperimentError", "FederationError",
     "FederationInUseError", "FolderInUseError", "ForbiddenImportError", "ImageError", "ManualStepsError",
-    "NoGlobalModelError", "PackageMissingError", "PageUnreachableError", "PayloadError", "PrivacyBudgetError",
-    "ProtocolError", "ProtocolVersionError", "RunFailedError", "RunFolderError", "SliceError", "TrainingDivergedError",
-    "UncuttableModelError", "UnknownNameError", "UnsupportedPrecisionError", "UpgradeFailedError",
+    "MissingMemberError", "NoGlobalModelError", "NotFiniteError", "PackageMissingError", "PageUnreachableError",
+    "PayloadError", "PrivacyBudgetError", "ProtocolError", "ProtocolVersionError", "RayClusterError", "RayNodeError",
+    "RepeatedMemberError", "RunFailedError", "RunFolderError", "SliceError", "SumMismatchError", "SumOverflowError",
+    "TrainingDivergedError", "UncuttableModelError", "UnknownNameError", "UnsupportedPrecisionError",
+    "UpgradeFailedError",
 ]  # fmt: skip
 
 _NAMES = {
@@ -175,11 +184,12 @@ _NAMES = {
     "fedquilt_common.algorithms.scalefl": "ScaleFL",
     "fedquilt_common.algorithms.weighted_fedavg": "WeightedFedAvg",
     "fedquilt_common.errors": "BrokerFailedError BrokerMissingError BrokerUnreachableError DamagedTransferError "
-    "DataUnavailableError DownloadError DownloadTooLargeError ExperimentError FederationError FederationInUseError "
-    "FedquiltError FolderInUseError ForbiddenImportError ImageError ManualStepsError NoGlobalModelError "
-    "PackageMissingError PageUnreachableError PayloadError PrivacyBudgetError ProtocolError ProtocolVersionError "
-    "RunFailedError RunFolderError SliceError TrainingDivergedError UncuttableModelError UnknownNameError "
-    "UnsupportedPrecisionError UpgradeFailedError",
+    "DataUnavailableError DownloadError DownloadTooLargeError ExperimentError FederationError "
+    "FederationInUseError FedquiltError FolderInUseError ForbiddenImportError ImageError ManualStepsError "
+    "MissingMemberError NoGlobalModelError NotFiniteError PackageMissingError PageUnreachableError PayloadError "
+    "PrivacyBudgetError ProtocolError ProtocolVersionError RayClusterError RayNodeError RepeatedMemberError "
+    "RunFailedError RunFolderError SliceError SumMismatchError SumOverflowError TrainingDivergedError "
+    "UncuttableModelError UnknownNameError UnsupportedPrecisionError UpgradeFailedError",
     "fedquilt_common.experiment.experiment": "Experiment",
     "fedquilt_common.seeds": "derive_seed",
     "fedquilt_common.submodels.slices": "Slice",

@@ -22,11 +22,20 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PATIENCE = 300.0
 
 
-@pytest.mark.parametrize(
-    ("name", "runs", "figures"),
-    [("submodels", 3 * 7, 5), ("personal", 9 + 3, 12), ("soft_labels", 3 * 2 * 5, 4), ("fedreb_options", 7, 0)],
-)
-def test_every_run_is_valid(name: str, runs: int, figures: int) -> None:
+SWEEPS = {
+    "submodels": (3 * 7, 5),
+    "personal": (9 + 3, 12),
+    "soft_labels": (3 * 2 * 5, 4),
+    "fedreb_options": (7, 0),
+    "fedreb_small": (57, 6),
+    "adaptivefl_small": (27, 5),
+}
+"""Name -> number of runs and of published figures."""
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_every_run_is_valid(name: str) -> None:
+    runs, figures = SWEEPS[name]
     source = read_source(BENCHMARKS / f"{name}.yaml")
     assert len(plan_sweep(source).runs) == runs
     assert sum(len(table.figures) for table in source.published) == figures
@@ -68,7 +77,7 @@ def test_every_experiment_is_valid(name: str) -> None:
 
 def test_there_are_no_others() -> None:
     found = {path.stem for path in BENCHMARKS.glob("*.yaml")}
-    assert found == {"fedreb_options", "personal", "soft_labels", "submodels", *EXPERIMENTS}
+    assert found == {*SWEEPS, *EXPERIMENTS}
 
 
 @pytest.mark.timeout(PATIENCE)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ByteSize,
     ConfigDict,
     Field,
@@ -35,6 +36,14 @@ def validation_error(problems: Sequence[Problem]) -> ValidationError:
         kind = PydanticCustomError("contradiction", "{why}", {"why": problem.why})
         details.append({"type": kind, "loc": tuple(problem.path.split(".")), "input": problem.value})
     return ValidationError.from_exception_data("Experiment", details)
+
+
+def _as_list(value: Any) -> Any:
+    return value if value is None or isinstance(value, list | tuple) else [value]
+
+
+Many: Final = BeforeValidator(_as_list)
+"""Accepts a single entry for a list of one."""
 
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, JsonValue, model_validator
 
 from fedquilt_common.experiment.privacy_section import Privacy
-from fedquilt_common.experiment.section import KIB, MIB, Gpus, Positive, Problem, Section, Size, validation_error
+from fedquilt_common.experiment.section import KIB, MIB, Gpus, Many, Positive, Problem, Section, Size, validation_error
 from fedquilt_common.types import OptimiserName, Precision
 from fedquilt_common.wire.chunks import DEFAULT_CHUNK
 from fedquilt_common.wire.link import BOUNDS, Link, open_problem
@@ -340,11 +340,6 @@ Budgeted = Annotated[Size, Field(ge=KIB)]
 Level = Annotated[str, Field(min_length=1, max_length=64)]
 
 
-def _listed(value: Any) -> Any:
-    """Return a single entry as a list."""
-    return value if value is None or isinstance(value, list | tuple) else [value]
-
-
 class FleetLine(Section):
     """Agents of one kind, which `simulate` starts.
 
@@ -374,8 +369,8 @@ class FleetLine(Section):
     agents: Positive = 1
     clients: Positive
     memory: Annotated[Size, Field(ge=MIB)] | None = None
-    budget: Annotated[tuple[Budgeted, ...], BeforeValidator(_listed), Field(strict=False, min_length=1)] | None = None
-    fits: Annotated[tuple[Level, ...], BeforeValidator(_listed), Field(strict=False, min_length=1)] | None = None
+    budget: Annotated[tuple[Budgeted, ...], Many, Field(strict=False, min_length=1)] | None = None
+    fits: Annotated[tuple[Level, ...], Many, Field(strict=False, min_length=1)] | None = None
     uncertainty: Annotated[float, Field(ge=0)] = 0.0
     profile: Literal["open", "private"] = "open"
     cpus: Annotated[float, Field(gt=0)] | None = None

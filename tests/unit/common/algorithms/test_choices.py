@@ -94,7 +94,13 @@ def test_an_algorithm_without_a_declaration_is_evaluated_by_the_coordinator() ->
     assert declaration_of(NoDataclass()) == Declaration() == Declaration(None, False, False, False, None, None, None)
     assert declaration_of(make_algorithm("ditto", {"lambda": 0.1}, ())).holdout == 0.25
     assert declaration_of(make_algorithm("fedmd", {}, ())) == Declaration(
-        0.0, own_models=True, any_models=True, tasks=frozenset({"classification"}), privacy="", pooled=""
+        0.0,
+        own_models=True,
+        any_models=True,
+        tasks=frozenset({"classification"}),
+        privacy="",
+        pooled="",
+        private_memory=True,
     )
 
 

@@ -30,6 +30,7 @@ from fedquilt_common.wire.messages import (
     ReplyHeader,
     RunMessage,
     StopMessage,
+    SumHeader,
     Telemetry,
 )
 from fedquilt_common.wire.parsing import MAX_MESSAGE, parse, parse_inbox, parse_telemetry
@@ -95,6 +96,7 @@ SAMPLES: dict[str, WireMessage] = {
     "MissingMessage": MissingMessage(digest=B, bitmap=encode_bitmap([0, 9], 10), **REPLY),
     "StopMessage": StopMessage(run="digits-1", clients=[3], round=7, exchange=1),
     "ReplyHeader": ReplyHeader(task="0123456789abcdef", weight=60.0, metrics={"loss": 0.125}, **REPLY),
+    "SumHeader": SumHeader(run="digits-1", round=2, exchange=0, base=A),
     "EndMessage": EndMessage(run="digits-1", reason="all rounds done"),
 }
 
