@@ -46,7 +46,7 @@ class Case:
 CASES = (Case(4, 4, 0.1, 11), Case(4, 4, 45, 7), Case(2, 4, 45, 5), Case(2, 40, 45, 3),
          Case(2, 10, 0.1, 7), Case(2, 10, 0.1, 7, secure=True), Case(2, 10, 45, 3), Case(2, 10, 45, 3, secure=True),
          Case(2, 40, 0.1, 5), Case(2, 40, 0.1, 5, secure=True),
-         Case(4, 4000, 0.01, 4), Case(4, 4000, 0.01, 4, relay=True))  # fmt: skip
+         Case(4, 1000, 0.1, 6), Case(4, 4000, 0.01, 4), Case(4, 4000, 0.01, 4, relay=True))  # fmt: skip
 
 
 def measure(case: Case, version: str) -> dict[str, Any]:
