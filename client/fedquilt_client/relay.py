@@ -20,17 +20,16 @@ from fedquilt_client.store import RunStore
 from fedquilt_client.sum_groups import SumGroup, SumGroups, SumKey, digest_replies
 from fedquilt_client.tasks import TaskId, open_tasks
 from fedquilt_client.uploads import Uploads
+from fedquilt_common.errors import PayloadError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.training_jobs import CheckedFile
 from fedquilt_common.wire.chunks import Blob
-from fedquilt_common.wire.messages import ReceiptMessage
+from fedquilt_common.wire.messages import MOST_MEMBERS, ReceiptMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Transport
 
 log = logging.getLogger(__name__)
 
-MOST_MEMBERS: Final = 10_000
-"""Most clients of one sum, so that their list stays a small message."""
 _MARGIN, _SHARE = 5.0, 0.2
 """A sum leaves this long before the deadline, in seconds, or this share of the time if that is less."""
 _POSTPONED: Final = 3
@@ -223,6 +222,11 @@ class Relay(Uploads):
         except OSError as error:
             log.warning("the sum of %d replies cannot be made now: %s", len(group.clients), error)
             return
+        except (PayloadError, LookupError, ValueError) as error:  # each reply gets a receipt of its own
+            log.warning("the replies of clients %s cannot be added up: %s", list(group.clients), error)
+            self._release(pool, group)
+            self._send_alone(pool, group.clients)
+            return
         if made is not None:
             pool.groups[group] = made
             self._intact.difference_update(reply.digest for reply in replies)
@@ -297,6 +301,8 @@ class Relay(Uploads):
             settled, alone = set[int](), set(receipt.members) or set(group.clients)
         else:
             settled, alone = set(receipt.members), set[int]()
+        if not (settled or alone):  # the first client counts already, with another reply
+            alone = set(group.clients)
         pool.settled |= settled
         for client in settled:
             pool.held.pop(client, None)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from fedquilt_client.records import StoredReply, StoredSum
 from fedquilt_client.store import RunStore
+from fedquilt_common.errors import PayloadError
 from fedquilt_common.files.durable import write_durably
 from fedquilt_common.training_jobs import CheckedFile
 from fedquilt_common.types import ExchangeId
@@ -21,7 +22,7 @@ from fedquilt_common.wire.number_ranges import pack_numbers, unpack_numbers
 
 if TYPE_CHECKING:
     from fedquilt_common.partial_sums.members import SumMember
-    from fedquilt_common.types import Arrays
+    from fedquilt_common.wire.codec import PackedArrays
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ class SumGroups:
 
         Raises:
             OSError: a file cannot be read, or the sum cannot be written.
+            PayloadError: the replies have different arrays, or numbers that are not finite.
         """
         from fedquilt_common.partial_sums.partial_sum import write_partial_sum  # an idle agent needs no numpy
         from fedquilt_common.wire.codec import open_arrays
@@ -136,13 +138,15 @@ class SumGroups:
         header = SumHeader(run=run, round=key.round, exchange=key.exchange, base=key.base)
         path, base = self._folder / group.name, open_arrays(self._store.patch(key.base))
         arrays = [own for _, own in members]
+        if len({own.layout for own in arrays}) > 1:
+            raise PayloadError("the replies have arrays of different names, dtypes or shapes")
         blob = write_partial_sum(path, header, [member for member, _ in members], arrays, base)
         first = replies[group.clients[0]]
         ids = run, first.client, key.round, key.exchange, first.task
         return StoredSum(*ids, group.name, blob.digest, blob.size, clients=group.clients)
 
 
-def _open_reply(store: RunStore, reply: StoredReply) -> tuple[SumMember, Arrays]:
+def _open_reply(store: RunStore, reply: StoredReply) -> tuple[SumMember, PackedArrays]:
     """Return what a sum lists of a reply, and its arrays."""
     from fedquilt_common.partial_sums.members import SumMember
     from fedquilt_common.wire.codec import open_arrays

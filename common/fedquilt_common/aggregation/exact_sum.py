@@ -148,6 +148,11 @@ class ExactSum:
         made._added = self._added
         return made
 
+    @property
+    def highest(self) -> int:
+        """The highest bin that has been added to."""
+        return max(self._bins, default=LOWEST_BIN)
+
     def _carry(self) -> None:
         """Make the units of each bin smaller than half of a unit of the next one, without a change of the sum."""
         self._added, carry, place = 1, np.zeros(self.size, np.int64), min(self._bins, default=0)

@@ -17,7 +17,7 @@ from fedquilt_common.errors import MissingMemberError, PayloadError, RepeatedMem
 from fedquilt_common.partial_sums.digit_planes import deflate, inflate
 from fedquilt_common.types import ClientId
 from fedquilt_common.wire.message_base import Clients, WireMessage
-from fedquilt_common.wire.messages import MAX_METRICS, Fingerprint, Weight
+from fedquilt_common.wire.messages import MAX_METRICS, MOST_MEMBERS, Fingerprint, Weight
 from fedquilt_common.wire.parsing import MAX_MESSAGE, parse
 
 SEAL_SIZE: Final = 3
@@ -73,6 +73,8 @@ def decode_members(content: bytes) -> list[SumMember]:
     """
     found = parse(_MembersMessage, inflate(content, MAX_MESSAGE), "the members of a partial sum")
     count = len(found.clients)
+    if count > MOST_MEMBERS:  # a range of clients is short
+        raise PayloadError(f"a partial sum lists {count} clients; the limit is {MOST_MEMBERS}")
     (client, times), *_ = Counter(found.clients).most_common(1) or [(0, 0)]
     if times > 1:
         raise RepeatedMemberError(f"the partial sum lists client {client} twice")

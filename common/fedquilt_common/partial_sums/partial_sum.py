@@ -41,6 +41,8 @@ SUM_BLOCK: Final = 1 << 15
 _MEMBERS, _SEAL, _SUM = "members", "seal", "sum:"
 """Names of a sum's arrays; an array of the model is called ``sum:`` and its name."""
 _TABLE: Final = "<u4"
+_HIGHEST_BIN: Final = 6
+"""Of sums of fp32 numbers and 64-bit whole numbers, with the largest weights: below 2^192, and a digit's carry."""
 
 WeightedArrays = Sequence[tuple[Arrays, float]]
 """Arrays and their weights."""
@@ -196,7 +198,8 @@ class PartialSum(Mapping[str, NDArray[Any]]):
             raise PayloadError("a partial sum has other arrays than its task expects")
         for name, size in sizes.items():
             for start in range(0, size, SUM_BLOCK):
-                self.block(name, start, size)
+                if self.block(name, start, size).highest > _HIGHEST_BIN:
+                    raise PayloadError(f"{name!r} of a partial sum has numbers beyond those of weighted replies")
 
     def block(self, name: str, start: int, size: int) -> ExactSum:
         """Return the sums of an array from ``start`` on, at most SUM_BLOCK, without the base.

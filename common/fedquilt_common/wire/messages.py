@@ -240,6 +240,8 @@ Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 """Digest of all that a task asks of a client."""
 Weight = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 """A client's weight in averages."""
+MOST_MEMBERS: Final = 10_000
+"""Most clients of one partial sum, so that their list stays a small message."""
 MAX_METRICS: Final = 64
 """Most metrics of a reply."""
 REPLY_KEY: Final = "fedquilt"

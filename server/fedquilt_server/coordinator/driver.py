@@ -150,6 +150,7 @@ class Driver:
     def _restart_round(self, damage: DamagedReplyError, *, replaying: bool = False) -> None:
         """Journal that the open round starts again because of a damaged reply, and open it."""
         log.warning("%s", damage)
+        self._receipts.drop_sums()
         self._run.folder.blobs.discard(damage)
         event = self._machine.restart_event(clock.now(), str(damage))
         if not replaying:

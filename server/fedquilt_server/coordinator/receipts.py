@@ -39,6 +39,10 @@ class ReceiptPublisher:
             waiting = self._waiting.setdefault(receipt.agent, [])
         waiting.append(receipt)
 
+    def drop_sums(self) -> None:
+        """Drop the receipts of a partial sum whose last member has not been handled: its members do not count."""
+        self._sums, self._sum_is_open = {}, False
+
     def flush(self) -> None:
         """Send the receipts that wait; those of a partial sum wait for its last member."""
         waiting, self._waiting = self._waiting, {}

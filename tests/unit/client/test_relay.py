@@ -74,14 +74,14 @@ class Bench:
         blob.path.replace(self.store.patch(blob.digest))
         self.relay.review(lambda reply: reply.client in clients)
 
-    def reply(self, client: int) -> StoredReply:
+    def reply(self, client: int, arrays: dict[str, Any] | None = None) -> StoredReply:
         """Return the stored reply of a client; it is the same at each call."""
         message = cast(RoundMessage, self.run.round)
         task = message.fingerprint(message.tasks[0], client)
         header = ReplyHeader(run="run", round=1, exchange=0, client=client, task=task, weight=1.0 + client,
                              metrics={"loss": client / 7})  # fmt: skip
         draft = self.folder / "draft"
-        arrays = {"w": MODEL["w"] + np.float32(client)}
+        arrays = arrays or {"w": MODEL["w"] + np.float32(client)}
         blob = write_arrays(draft, arrays, "fp32", {REPLY_KEY: header.model_dump_json()})
         stored = StoredReply("run", client, 1, 0, task, name_reply(1, 0, task, blob.digest, 0), blob.digest, blob.size)
         home = self.store.folder / "clients" / str(client)
@@ -200,6 +200,24 @@ def test_a_sum_that_is_refused_without_names_is_taken_apart(bench: Bench) -> Non
     bench.open()
     bench.offer(range(5))
     bench.answer("rejected", reason="is not valid")
+    assert sorted(bench.take()) == [[0], [1], [2], [3], [4]]
+
+
+def test_a_sum_whose_first_client_counts_already_is_taken_apart(bench: Bench) -> None:
+    """The coordinator refuses it before it looks at the members, so its receipt names nobody."""
+    bench.open()
+    bench.offer(range(5))
+    bench.answer("duplicate", reason="counted")
+    assert sorted(bench.take()) == [[0], [1], [2], [3], [4]]
+
+
+@pytest.mark.parametrize("wrong", [{"w": np.zeros(60, np.float32)}, {"v": MODEL["w"]}, {"w": MODEL["w"] * np.inf}])
+def test_replies_that_cannot_be_added_up_travel_alone(bench: Bench, wrong: dict[str, Any]) -> None:
+    """Each gets a receipt of its own, and the agent lives on."""
+    bench.open()
+    bench.offer([0, 1, 2, 4])
+    with np.errstate(invalid="ignore"):
+        bench.relay.offer(bench.reply(3, wrong), intact=True)
     assert sorted(bench.take()) == [[0], [1], [2], [3], [4]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from fedquilt_common.partial_sums.exact_mean import GroupedReplies, exact_mean
 from fedquilt_common.partial_sums.members import SumMember, decode_members, encode_members, make_seal
 from fedquilt_common.partial_sums.partial_sum import PartialSum, write_partial_sum
 from fedquilt_common.types import Arrays
-from fedquilt_common.wire.codec import BytesArrays, write_arrays
+from fedquilt_common.wire.codec import BytesArrays, FileArrays, write_arrays
 from fedquilt_common.wire.messages import SUM_KEY, SumHeader
 
 HEADER = SumHeader(run="run", round=1, exchange=0)
@@ -180,6 +181,21 @@ def test_other_containers_are_refused(
     wrong = forge(one, tmp_path, **changed)
     with pytest.raises(ProtocolError):
         read_all(wrong)
+
+
+def test_a_range_of_too_many_clients_is_refused_before_it_takes_memory() -> None:
+    message = {"v": 1, "clients": [[0, 10_000]], "tasks": ["0" * 16], "weights": [1.0], "metrics": {}}
+    with pytest.raises(PayloadError, match="lists 10001 clients; the limit is 10000"):
+        decode_members(deflate(json.dumps(message).encode()))
+
+
+def test_numbers_beyond_those_of_replies_are_refused(tmp_path: Path) -> None:
+    members = [SumMember(client, "0" * 16, 1.0, {}) for client in (0, 1)]
+    header = SumHeader(run="run", round=1, exchange=0)
+    replies = [{"w": np.array([1e80])}, {"w": np.array([1.0])}]
+    path = write_partial_sum(tmp_path / "sum", header, members, replies, {}).path
+    with pytest.raises(PayloadError, match="numbers beyond those of weighted replies"):
+        PartialSum(FileArrays(path)).check({"w": 1})
 
 
 def test_a_list_of_members_that_inflates_without_end_is_refused() -> None:
