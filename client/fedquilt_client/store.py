@@ -9,6 +9,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -164,16 +165,16 @@ class RunStore:
             RunFolderError: the client's record is damaged.
         """
         home, before = self._home(reply.client), self._read(reply.client)
-        if not before.memories and not home.exists():
-            home.mkdir(parents=True)
-        drafts.reply.replace(home / reply.file)
         exchange = reply.round, reply.exchange
         after = replace(before.memory_after(since) or StoredMemory(exchange), after=exchange)
-        if memory is not None:
-            name = name_memory(exchange, reply.digest)
-            drafts.memory.replace(home / name)
-            after = StoredMemory(exchange, name, memory)
-        self._write(reply.client, before, before.add(reply, since, after))
+        with self._noting_failure(reply.client):
+            home.mkdir(parents=True, exist_ok=True)
+            drafts.reply.replace(home / reply.file)
+            if memory is not None:
+                name = name_memory(exchange, reply.digest)
+                drafts.memory.replace(home / name)
+                after = StoredMemory(exchange, name, memory)
+            self._write(reply.client, before, before.add(reply, since, after))
         return reply
 
     def reply(self, client: int, round: int, exchange: int, task: str) -> StoredReply | None:
@@ -202,7 +203,8 @@ class RunStore:
             RunFolderError: the client's record is damaged.
         """
         before = self._read(reply.client)
-        self._write(reply.client, before, before.without(reply))
+        with self._noting_failure(reply.client):
+            self._write(reply.client, before, before.without(reply))
 
     def memory(self, client: int, since: ExchangeId | None) -> CheckedFile | None:
         """Return the client's private memory as it was after the reply ``since``; None if it had none.
@@ -250,10 +252,13 @@ class RunStore:
                         raise RunFolderError(f"{error}. {_memory_advice(home)}") from None
                     log.warning("%s: deleting it, because client %d has no private memory", error, client)
                 (home / COMMITTED).unlink()
-            return self._remember(client, find_replies(self.run.run, client, home))
+            record = find_replies(self.run.run, client, home)
+            if any(home.glob("memory-*")):  # the owner may restore the record's file
+                return record
+            return self._remember(client, record)
 
     def _remember(self, client: int, record: ClientRecord) -> ClientRecord:
-        """Hold the record of a client that has none on the disk, in the place of the one that was used last."""
+        """Hold the record of a client that has none on the disk; too many replace the one that is held longest."""
         self._records.pop(client, None)
         self._records[client] = record
         if len(self._records) > _REMEMBERED:
@@ -273,6 +278,15 @@ class RunStore:
             self._remember(client, after)
         for name in self._present(client, before) - after.files:
             (home / name).unlink(missing_ok=True)
+
+    @contextmanager
+    def _noting_failure(self, client: int) -> Iterator[None]:
+        """If a step fails, the next change of the client's folder also deletes what this one leaves."""
+        try:
+            yield
+        except BaseException:
+            self._cleaned.discard(client)
+            raise
 
     def _present(self, client: int, record: ClientRecord) -> set[str]:
         """Return the files in a client's folder: those of its record, and at first any others that a crash left."""

@@ -77,6 +77,7 @@ def test_a_loss_that_explodes_is_reported_and_ends_the_run_if_wanted(
     assert "the training has diverged" in done.stderr
     kinds = [json.loads(line)["kind"] for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     assert (kinds.count("diverged"), kinds[-1]) == (1, status)
+    assert not list((tmp_path / "run" / "blobs" / "replies").iterdir())
 
 
 def test_a_data_set_that_is_missing(tmp_path: Path) -> None:

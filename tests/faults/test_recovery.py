@@ -235,3 +235,15 @@ def test_replies_that_arrive_with_a_damaged_one_are_sent_again(
     assert (damaged[0].size is None) == (storage == "files")
     assert stage.sha256 == undisturbed
     assert [row.replies for row in results] == [3, 3]
+
+
+def test_a_recovery_deletes_the_replies_that_a_crash_left(points: list[str], stage: Stage) -> None:
+    """Round 2 has begun when the coordinator dies, so nothing needs the replies to round 1."""
+    stage.arrive()
+    _, at, *_ = [number for number, name in enumerate(points, 1) if name == "before clean"]
+    until_it_dies(stage, at)
+    replies = stage.folder / "blobs" / "replies"
+    assert list(replies.iterdir())
+    with stage.closing(stage.coordinator()) as coordinator:
+        coordinator.execute(lambda: True)
+        assert (coordinator.machine.done, list(replies.iterdir())) == (1, [])

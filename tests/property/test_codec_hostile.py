@@ -78,6 +78,12 @@ HOSTILE = {
     "dtype that is never sent": made({"a": tensor("U32")}, bytes(4)),
     "dtype that does not exist": made({"a": tensor("PICKLE")}, bytes(4)),
     "metadata is no text": made({"__metadata__": {"fedquilt": 1}, "a": tensor()}, bytes(4)),
+    "metadata is an array": made(
+        b'{"__metadata__":{},"__metadata__":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', bytes(4)
+    ),
+    "metadata is an array of another spelling": made(
+        b'{"\\u005f_metadata__":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', bytes(4)
+    ),
     "metadata is a list": made({"__metadata__": [], "a": tensor()}, bytes(4)),
 }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import mmap
 import os
 import re
@@ -247,9 +248,14 @@ class PackedArrays(Mapping[str, NDArray[Any]]):
         """Name, safetensors dtype and shape of each array, in the order of their bytes."""
         return tuple((name, place.dtype, place.shape) for name, place in self._entries.items())
 
-    def blocks(self) -> Iterator[NDArray[Any]]:
-        """Yield all numbers in blocks of one dtype, each of at most ``BLOCK`` numbers; fp16 and bf16 as float32."""
-        for _, group in groupby(self._entries.items(), key=lambda entry: entry[1].dtype):
+    def blocks(self, *names: str) -> Iterator[NDArray[Any]]:
+        """Yield the numbers in blocks of one dtype, each of at most ``BLOCK`` numbers; fp16 and bf16 as float32.
+
+        Args:
+            names: of one array, or of several that follow one another; none stands for all.
+        """
+        chosen = {name: self._entries[name] for name in names} if names else self._entries
+        for _, group in groupby(chosen.items(), key=lambda entry: entry[1].dtype):
             places = dict(group)
             first, size = next(iter(places)), sum(place.size for place in places.values())
             for start in range(0, size, BLOCK):
@@ -313,10 +319,16 @@ class FileArrays(PackedArrays):
         with self.path.open("rb", buffering=0) as file:
             file.seek(first)
             while left:
-                if not (read := file.readinto(left)):
+                if not (read := self._read_into(file, left)):
                     raise OSError(errno.EIO, "the file has become shorter", str(self.path))
                 left = left[read:]
         return numbers
+
+    def _read_into(self, file: io.FileIO, left: memoryview) -> int:
+        try:
+            return file.readinto(left)
+        except OSError as error:  # such as a broken disk, which names no file
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
 
 
 class BytesArrays(PackedArrays):

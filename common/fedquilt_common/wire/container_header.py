@@ -97,6 +97,8 @@ def _divide(header: str) -> tuple[Any, str]:
         texts, end = _DECODER.raw_decode(header, len(_BEGIN))
         if header.startswith(',"', end):
             return texts, "{" + header[end + 1 :]
+    if _METADATA not in header:
+        return None, header
     fields = json.loads(header)
     return fields.pop(_METADATA, None), json.dumps(fields)
 
@@ -112,6 +114,8 @@ def _read_places(arrays: str, start: int, size: int) -> Mapping[str, ArrayPlace]
     """Return the places of arrays that follow one another from byte ``start`` to the end of the container."""
     places, at = dict[str, ArrayPlace](), start
     for name, field in sorted(json.loads(arrays).items(), key=lambda item: tuple(item[1]["data_offsets"])):
+        if name == _METADATA:
+            raise ValueError(f"{_METADATA} is no name of an array")
         place = ArrayPlace(field["dtype"], _read_shape(name, field["shape"]), at)
         if place.dtype not in DTYPES:
             raise ValueError(f"fedquilt does not send the dtype {place.dtype} of {name[:80]!r}")

@@ -56,8 +56,9 @@ class Downlink:
 
     @property
     def digests(self) -> set[str]:
-        """Digests of the blobs that must stay on disk because they are published."""
-        return {blob.digest for blob in self._filled.values()}
+        """Digests of the blobs that must stay on disk because they are published, or will be."""
+        written = (blob for _, blob in self._written.values())
+        return {blob.digest for blob in (*self._filled.values(), *written)}
 
     def remember(self, arrays: Arrays, blob: Blob) -> None:
         """Note that ``blob`` holds ``arrays`` in wire precision, so that they are not written again."""

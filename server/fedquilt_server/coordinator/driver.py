@@ -34,7 +34,7 @@ from fedquilt_server.round.events import (
 from fedquilt_server.round.exchange import Exchange
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.blob_store import DamagedReplyError
-from fedquilt_server.runs.run import ActiveRun, SavedRound
+from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.waiting import ranges
 
@@ -72,7 +72,7 @@ class Driver:
         self._limit = limit
         self._ledger = ledger
         self._earlier = EarlierTasks(run.folder.journal)
-        self._saved: SavedRound | None = None
+        self._needs_cleaning = True  # an earlier process may have ended before it deleted anything
 
     def record(self, *events: Event) -> None:
         """Journal events together; then pass each to the machine, and execute its commands, in this order.
@@ -244,7 +244,8 @@ class Driver:
             scores = run.evaluate(done.state, done.round)
         blob = self._downlink.find_blob(done.state.arrays)
         boards, energy = self._display.boards, self._display.take_energy()
-        saved = self._saved = run.save_round(seq, done, scores, boards, blob, energy)
+        saved = run.save_round(seq, done, scores, boards, blob, energy)
+        self._needs_cleaning = True
         self._earlier.keep(self._machine.working, done.round)
         self._downlink.remember(saved.state.arrays, saved.model)
         self._judge(saved.row)
@@ -252,9 +253,9 @@ class Driver:
 
     def _clean(self) -> None:
         """Delete what the last saved round no longer needs, while boards work on the next one: it takes a while."""
-        if self._saved is not None:
-            self._run.checkpoints.clean({self._saved.model.digest, *self._downlink.digests, *self._earlier.digests})
-            self._saved = None
+        if self._needs_cleaning:
+            self._run.checkpoints.clean({*self._downlink.digests, *self._earlier.digests})
+            self._needs_cleaning = False
 
     def _judge(self, row: RoundResult) -> None:
         """Report training that diverges, and end the run if the experiment wants that.
@@ -276,6 +277,7 @@ class Driver:
             RunFailedError: the training has diverged, and ``on_divergence`` is ``stop``.
         """
         if self._run.divergence.warning and self._run.experiment.on_divergence == "stop":
+            self._clean()
             raise RunFailedError(f"{self._run.divergence.warning}. The experiment has on_divergence: stop")
 
 

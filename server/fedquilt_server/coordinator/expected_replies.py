@@ -283,9 +283,9 @@ def check_metrics(found: Mapping[str, float], bounds: Mapping[str, tuple[float, 
 
 
 def _check_finite(arrays: PackedArrays) -> None:
-    if all(_is_finite(part) for part in arrays.blocks()):
+    if all(map(_is_finite, arrays.blocks())):
         return
-    wrong = next(name for name in arrays if not _is_finite(arrays[name]))
+    wrong = next(name for name in arrays if not all(map(_is_finite, arrays.blocks(name))))
     raise PayloadError(f"array {wrong!r} holds numbers that are not finite")
 
 

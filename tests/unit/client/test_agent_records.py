@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,23 @@ def test_a_lost_record_with_memory_is_named(home: Path, tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"committed\.json is missing or too old: .*delete the folder"):
         store.memory(CLIENT, (2, 0))
     assert store.memory(CLIENT, None) is None
+
+
+def test_a_record_that_its_owner_restores_is_read(home: Path, tmp_path: Path) -> None:
+    record = (home / "committed.json").read_bytes()
+    (home / "committed.json").unlink()
+    store = open_store(tmp_path)
+    known(store, 2)
+    (home / "committed.json").write_bytes(record)
+    commit(store, 3)
+    assert (memory(store, 2), memory(store, 3)) == ("memory 2", "memory 3")
+
+
+def test_a_folder_that_its_owner_deletes_is_made_again(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    commit(store, 1, memory=False)
+    shutil.rmtree(store.folder / "clients" / str(CLIENT))
+    assert commit(store, 2, memory=False) == known(store, 2)
 
 
 def test_a_record_that_cannot_be_read_is_not_damaged(home: Path, tmp_path: Path) -> None:

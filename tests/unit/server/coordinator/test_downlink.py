@@ -117,10 +117,13 @@ def test_what_is_already_there_is_not_sent_again(bench: Bench) -> None:
 def test_slots_are_used_again_and_what_is_too_much_is_cleared(bench: Bench) -> None:
     bench.send(1, c0=model(700), c1=model(400, 2.0))
     assert bench.retained == ["round", *slices(0, 3), *slices(1, 2)]
+    closed = model(700, 3.0)
+    saved = bench.store.put(closed)
+    bench.downlink.remember(closed, saved)
     message = bench.send(2, c0=model(100, 3.0))
     assert bench.retained == ["round", *slices(0, 1)]
     assert hashlib.sha256(bench.content(0)).hexdigest() == message.patches[0].digest
-    assert bench.downlink.digests == {message.patches[0].digest}
+    assert bench.downlink.digests == {message.patches[0].digest, saved.digest}
     bench.send(3, c0=model(700, 4.0))
     assert bench.retained == ["round", *slices(0, 3)]
 
