@@ -149,6 +149,11 @@ def name_reply(round: int, exchange: int, task: str, digest: str, head: int) -> 
     return f"reply-{round}.{exchange}-{task}-{digest}-{head}"
 
 
+def is_reply(name: str) -> bool:
+    """Whether a file's name is that of a reply."""
+    return name.startswith("reply-")
+
+
 def name_memory(exchange: ExchangeId, digest: str) -> str:
     """Return the name of the file of the private memory after a reply."""
     return f"{_MEMORY}{exchange[0]}.{exchange[1]}-{digest[:16]}"

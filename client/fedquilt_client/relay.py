@@ -172,8 +172,9 @@ class Relay(Uploads):
         for task in open_tasks(message.alone(), self._clients):
             if task.task.summed and len(task.patches) == 1:
                 key = SumKey(message.round, message.exchange, task.patches[0].digest)
-                pool = self._pools.setdefault(key, _Pool(_leaving_time(message.deadline)))
-                pool.awaited.add(task.id)
+                if key not in self._pools:
+                    self._pools[key] = _Pool(_leaving_time(message.deadline))
+                self._pools[key].awaited.add(task.id)
                 self._keys[task.id] = key
         for group in self._sums.read(message.id):
             self._take_up(group)

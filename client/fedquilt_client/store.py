@@ -9,7 +9,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,7 @@ from fedquilt_client.records import (
     StoredReply,
     StoredSum,
     find_replies,
+    is_reply,
     name_memory,
     read_record,
     write_record,
@@ -109,7 +110,17 @@ class AgentStore:
 
 
 class RunStore:
-    """One run on this board."""
+    """One run on this board.
+
+    Attributes:
+        run: the coordinator's message about it.
+        patches: folder of the patches.
+        sums: folder of the partial sums and their groups.
+        message: path of ``run``, as JSON.
+        limit: path of the memory limit of the training processes; the file may not exist.
+        spare: path of a reply that no record names, for the next one to write over; the file may not exist.
+        ledgers: folder of what all runs have spent of the clients' privacy.
+    """
 
     def __init__(self, folder: Path, run: RunMessage) -> None:
         self.folder = folder
@@ -117,19 +128,18 @@ class RunStore:
         self.patches = folder / "patches"
         self.sums = folder / SUMS
         self.message = folder / "run.json"
+        self.limit = folder / "limit"
+        self.ledgers = folder.parents[1] / LEDGERS
+        self._drafts = folder / "drafts"
+        self.spare = self._drafts / "spare"
         self._clients = folder / "clients"
         self._records = dict[int, ClientRecord]()
         self._cleaned = set[int]()
         shutil.rmtree(self.patches, ignore_errors=True)  # the broker retains them; a power cut may have damaged these
-        shutil.rmtree(folder / "drafts", ignore_errors=True)
+        shutil.rmtree(self._drafts, ignore_errors=True)
         self.patches.mkdir(parents=True)
-        (folder / "drafts").mkdir()
+        self._drafts.mkdir()
         write_durably(self.message, run.model_dump_json())
-
-    @property
-    def ledgers(self) -> Path:
-        """Folder of what all runs have spent of the clients' privacy."""
-        return self.folder.parents[1] / LEDGERS
 
     def patch(self, digest: str) -> Path:
         """Return the path of a patch, whether it exists or not."""
@@ -141,16 +151,10 @@ class RunStore:
             if path.name not in digests and path.name.partition(".")[0] not in digests:
                 path.unlink(missing_ok=True)
 
-    @property
-    def limit(self) -> Path:
-        """Path of the memory limit of this run's training processes; the file may not exist."""
-        return self.folder / "limit"
-
     def drafts(self, client: int, round: int, exchange: int) -> Drafts:
         """Return the paths to which a worker writes."""
-        folder = self.folder / "drafts"
         stem = f"{client}-{round}.{exchange}"
-        return Drafts(folder / f"{stem}.reply", folder / f"{stem}.memory")
+        return Drafts(self._drafts / f"{stem}.reply", self._drafts / f"{stem}.memory")
 
     def commit(
         self, reply: StoredReply, drafts: Drafts, since: ExchangeId | None, *, memory: str | None
@@ -277,7 +281,15 @@ class RunStore:
         else:
             self._remember(client, after)
         for name in self._present(client, before) - after.files:
-            (home / name).unlink(missing_ok=True)
+            self._delete(home / name)
+
+    def _delete(self, path: Path) -> None:
+        """Delete a file; a reply becomes the spare one, because ext4 takes long to make a file after many deletions."""
+        if is_reply(path.name) and not self.spare.exists():
+            with suppress(FileNotFoundError):
+                path.replace(self.spare)
+        else:
+            path.unlink(missing_ok=True)
 
     @contextmanager
     def _noting_failure(self, client: int) -> Iterator[None]:

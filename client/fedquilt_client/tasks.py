@@ -58,11 +58,10 @@ def open_tasks(message: RoundMessage, clients: Iterable[int]) -> list[OpenTask]:
     """Return the tasks of these clients, in the order of the manifest: those that go on come first."""
     own = set(clients)
     return [
-        OpenTask(client, one.fingerprint(task, client), task, one)
+        OpenTask(client, fingerprint, task, one)
         for one in (*message.earlier, message)
         for task in one.tasks
-        for client in task.clients
-        if client in own
+        for client, fingerprint in one.fingerprints(task, [client for client in task.clients if client in own]).items()
     ]
 
 
@@ -109,6 +108,7 @@ def make_job(number: int, task: OpenTask, store: RunStore, settings: AgentSettin
         memory=store.memory(client, since),
         reply=drafts.reply,
         memory_out=drafts.memory,
+        spare=store.spare,
         allowed=list(settings.allow_import),
         budget=settings.budget,
         limit_file=store.limit,

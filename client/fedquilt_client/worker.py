@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -166,6 +167,9 @@ class Worker:
             "gpu_memory_peak": gpu_peak_bytes() if job.measured else None,
         }
         header = _header(job, board.run, reply, taken)
+        if job.spare is not None:
+            with suppress(FileNotFoundError):
+                job.spare.replace(job.reply)
         blob = write_arrays(job.reply, reply.arrays, board.experiment.wire.up, header, labels=job.labels)
         if memory is not None or job.memory is not None:
             sync(job.reply)  # a reply without memory can be trained again after a power cut
@@ -364,13 +368,12 @@ def _read(lines: TextIO, jobs: queue.SimpleQueue[Job | None], worker: Worker) ->
     for line in lines:
         if not line.endswith("\n"):
             break  # the agent was killed while it wrote
-        message = json.loads(line)
-        if "cancel" in message:
-            worker.cancelled.add(message["cancel"])
-        elif "energy" in message:
-            worker.energies.put((message["energy"], message["joules"]))
-        else:
+        if line.startswith('{"number"'):
             jobs.put(Job.model_validate_json(line))
+        elif "cancel" in (message := json.loads(line)):
+            worker.cancelled.add(message["cancel"])
+        else:
+            worker.energies.put((message["energy"], message["joules"]))
     worker.energies.put(None)
     jobs.put(None)
 

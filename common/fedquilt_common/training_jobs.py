@@ -9,10 +9,11 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from fedquilt_common.types import ExchangeId, Scalar
 from fedquilt_common.wire.chunks import digest_file
@@ -32,11 +33,16 @@ PRIVATE_MODULE: Final = "fedquilt_common.training.private_gradients"
 """What those import that train with differential privacy; it needs Opacus."""
 
 
+_known_path = lru_cache(64)(Path)
+KnownPath = Annotated[Path, PlainValidator(lambda given: given if isinstance(given, Path) else _known_path(given))]
+"""A path that many jobs share, so it is parsed once."""
+
+
 @dataclass(frozen=True)
 class CheckedFile:
     """A file and the SHA-256 that its content must have, in hex; None if it is unknown."""
 
-    path: Path
+    path: KnownPath
     digest: str | None
 
     def is_intact(self) -> bool:
@@ -106,6 +112,7 @@ class Job(BaseModel):
         memory: the client's private memory; None if it has none.
         reply: path to which the worker writes the reply.
         memory_out: path to which the worker writes new private memory.
+        spare: a file that may be there, and that the worker may write over to make the reply; None: no such file.
         allowed: packages from which the experiment may import.
         budget: bytes that training may take; None allows all free memory.
         limit_file: holds the bytes that training must stay below after it ran out of memory.
@@ -124,7 +131,7 @@ class Job(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     number: int
-    run_file: Path
+    run_file: KnownPath
     client: int
     round: int
     exchange: int
@@ -139,16 +146,17 @@ class Job(BaseModel):
     memory: CheckedFile | None
     reply: Path
     memory_out: Path
+    spare: KnownPath | None = None
     allowed: list[str]
     budget: int | None = None
-    limit_file: Path | None = None
+    limit_file: KnownPath | None = None
     sharing: int = 1
     fitting: dict[str, tuple[int, ...]] | None = None
     measured: bool = False
     metered: bool = False
     watts: float | None = None
     data: JobData | None = None
-    ledgers: Path | None = None
+    ledgers: KnownPath | None = None
     max_epsilon: float | None = None
 
 

@@ -70,6 +70,8 @@ def from_bf16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
 
 def _narrow(name: str, x: NDArray[Any], dtype: str) -> NDArray[Any]:
     kind = DTYPES["F32" if dtype == "BF16" else dtype]
+    if x.dtype == kind and dtype != "BF16":
+        return np.asarray(x, order="C")
     with np.errstate(over="ignore"):
         narrowed = np.asarray(x, dtype=kind, order="C")
     if kind.itemsize < x.dtype.itemsize and not np.array_equal(np.isfinite(narrowed), np.isfinite(x)):
@@ -180,10 +182,20 @@ def write_arrays(
 
 
 def _write_bytes(path: Path, content: bytes) -> None:
+    """Write a file, over the bytes of one that is there: its blocks need not be freed and allocated again."""
     try:
-        path.write_bytes(content)
+        with open(path, "wb", buffering=0, opener=_open_as_it_is) as file:
+            left = memoryview(content)
+            while left:
+                left = left[file.write(left) :]
+            if os.fstat(file.fileno()).st_size != len(content):
+                file.truncate()
     except OSError as error:  # such as a full disk, which names no file
         raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def _open_as_it_is(path: str, flags: int) -> int:
+    return os.open(path, flags & ~os.O_TRUNC, 0o666)
 
 
 def _digest_written(path: Path, arrays: Arrays, *, durable: bool) -> tuple[str, int]:

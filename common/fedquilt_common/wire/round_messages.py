@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Annotated
 
 from pydantic import Field, model_validator
@@ -146,7 +146,15 @@ class RoundMessage(WireMessage):
 
         Replies carry it, so a reply to another task is never counted.
         """
-        since = self.memory_of(client)
+        return self._digest(task, self.memory_of(client))
+
+    def fingerprints(self, task: TaskMessage, clients: Iterable[int]) -> dict[int, str]:
+        """Return the fingerprint of each of these clients' task; clients without private memory share one."""
+        without_memory = self._digest(task, None)
+        continued = ((client, self.memory_of(client)) for client in clients)
+        return {c: without_memory if since is None else self._digest(task, since) for c, since in continued}
+
+    def _digest(self, task: TaskMessage, since: ExchangeId | None) -> str:
         asked = [
             self.run, self.round, self.exchange, task.kind,
             [self.patches[i].digest for i in task.patches], sorted(task.scalars.items()),

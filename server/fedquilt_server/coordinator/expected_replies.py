@@ -133,14 +133,14 @@ def expected_replies(
     return {
         client: ExpectedReply(
             exchange,
-            message.fingerprint(group, client),
+            fingerprint,
             layouts[client],
             tasks[client].metrics,
             public if tasks[client].labels else None,
             terms,
         )
         for group, terms in ((group, _sum_terms(message, group)) for group in message.tasks)
-        for client in group.clients
+        for client, fingerprint in message.fingerprints(group, group.clients).items()
     }
 
 

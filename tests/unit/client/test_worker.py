@@ -118,6 +118,16 @@ def test_replies_go_up_in_the_experiments_precision(kit: Kit, precision: str, dt
     assert {reply.dtype(name) for name in reply} == {dtype}
 
 
+@pytest.mark.parametrize("size", [None, 0, 10, 100_000], ids=str)
+def test_a_reply_may_be_written_over_a_spare_file(kit: Kit, size: int | None) -> None:
+    job = kit.job(kit.run(), spare=kit.folder / "spare")
+    if size is not None:
+        (kit.folder / "spare").write_bytes(bytes(size))
+    told = done(job)
+    assert (told.digest, told.size) == (digest_file(job.reply), job.reply.stat().st_size)
+    assert not (kit.folder / "spare").exists()
+
+
 def test_progress_is_told_between_0_and_1(kit: Kit, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedquilt_client.worker.PROGRESS_SECONDS", 0.0)
     out = io.StringIO()

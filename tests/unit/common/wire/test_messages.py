@@ -334,6 +334,7 @@ def test_telemetry_with_the_words_of_a_later_version() -> None:
 
 def test_fingerprint_is_pinned() -> None:
     assert ROUND.fingerprint(TASK, 3) == GOLDEN["fingerprint"]
+    assert ROUND.fingerprints(TASK, range(9)) == {client: ROUND.fingerprint(TASK, client) for client in range(9)}
     assert parse(RoundMessage, ROUND.encode(), "t").fingerprint(TASK, 3) == GOLDEN["fingerprint"]
 
 
