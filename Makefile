@@ -8,7 +8,7 @@ ARGS ?=
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu arm64-test explore soak boot-test fuzz check format docs bench wheelhouse clean
+.PHONY: help setup demo test test-long test-gpu arm64-test explore soak boot-test fuzz check format docs bench wheelhouse clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,8 +34,12 @@ setup: $(VENV)/.has-server ## Create .venv with everything that a run needs, inc
 demo: $(VENV)/.has-server ## Run a small federation on this machine, with the status page
 	$(BIN)/fedquilt demo $(ARGS)
 
-test: $(VENV)/.has-dev ## Run the tests (ARGS="-k broker" selects some of them)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+PYTEST = $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+test: $(VENV)/.has-dev ## Run the tests that take a few seconds each (ARGS="-k broker" selects some of them)
+	$(PYTEST) -m "not long" $(ARGS)
+
+test-long: $(VENV)/.has-dev ## Run the other tests: long runs that are killed, a Ray cluster, tables of papers
+	$(PYTEST) -m long $(ARGS)
 
 # Without a CUDA device, all these tests are skipped. On a Jetson, install NVIDIA's wheel of torch first.
 test-gpu: $(VENV)/.has-dev ## Try training, evaluation and memory on a CUDA device, in all precisions

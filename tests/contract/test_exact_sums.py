@@ -12,7 +12,7 @@ import pytest
 from tests.contract.cases import CASES
 from tests.contract.test_algorithms import FEW, Driver, Fleet, bits, make
 
-from fedquilt_common.algorithm_api import State, pooling_problem
+from fedquilt_common.algorithm_api import Reply, State, Task, pooling_problem
 from fedquilt_common.algorithms import ALGORITHMS
 from fedquilt_common.partial_sums.exact_rounds import ExactRounds, is_averaged
 from fedquilt_common.partial_sums.members import SumMember
@@ -101,6 +101,23 @@ def test_grouping_changes_no_bit(name: str, tmp_path: Path) -> None:
     ]
     assert found[1:] == found[:1] * 2
     assert fleets[0].tasks_done == fleets[-1].tasks_done
+
+
+def test_grouping_changes_no_bit_of_arrays_that_the_wire_makes_shorter(tmp_path: Path) -> None:
+    """The clients receive fp64 arrays as fp32, and their sum has these subtracted."""
+    sent = {"w": np.random.default_rng(1).normal(size=50)}
+    received = {"w": sent["w"].astype(np.float32)}
+    replies = [{"w": received["w"] + np.float32(step)} for step in (0.1, 0.3)]
+    members = [SumMember(client, "0" * 16, 1.0, {}) for client in range(2)]
+    header = SumHeader(run="run", round=1, exchange=0)
+    one = PartialSum(open_arrays(write_partial_sum(tmp_path / "sum", header, members, replies, received).path))
+    exact = ExactRounds(make("fedavg", CASES["fedavg"].fields), "fp32")
+    task = Task("train", sent)
+    found = [
+        exact._average({0: task, 1: task}, {client: Reply(arrays) for client, arrays in enumerate(given)})
+        for given in (replies, [one, one])
+    ]
+    assert found[0][0].arrays["w"].tobytes() == found[1][0].arrays["w"].tobytes()
 
 
 @pytest.mark.parametrize("name", POOLED)

@@ -80,6 +80,7 @@ def test_there_are_no_others() -> None:
     assert found == {*SWEEPS, *EXPERIMENTS}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(PATIENCE)
 @pytest.mark.parametrize(
     ("name", "data", "options", "score"),

@@ -87,13 +87,13 @@ def _check(
     if header.base != first.summed.base:
         raise SumMismatchError("the partial sum was made from other arrays than those that were published")
     members = one.members
-    one.check_members()
     if len(members) < 2:
         raise PayloadError("a partial sum has one reply only; it must travel as what it is")
     clients = [member.client for member in members]
     if clients != sorted(clients) or clients[0] != address.client:
         raise PayloadError("the partial sum does not list its clients in order, or is not on the topic of the first")
     _check_expected(members, expected, judge, (address.round, address.exchange))
+    one.check_members()
     _check_each(members, expected, first)
     one.check(first.sizes)
     return members

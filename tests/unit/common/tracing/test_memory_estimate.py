@@ -53,6 +53,7 @@ def test_the_estimate_is_within_a_quarter_of_the_measured_peak(
     assert memory.estimate(case) == pytest.approx(call(memory.train_once, case), rel=0.25)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which reports the peak memory of a process")
 @pytest.mark.parametrize(("model", "batch"), [("mlp", 10), ("image-cnn", 64), ("wisdm-lstm", 32)])
 def test_the_estimate_of_private_training_is_within_a_quarter_of_the_measured_peak(model: str, batch: int) -> None:
