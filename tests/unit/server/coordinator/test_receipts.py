@@ -73,3 +73,20 @@ def test_a_message_of_many_receipts_fits_the_smallest_packet(receipts: ReceiptPu
         receipts.collect(named(client))
     receipts.flush()
     assert [len(clients) for _, clients in inboxes.take()] == [MAX_OTHERS + 1, 1]
+
+
+def test_the_receipt_of_a_sum_waits_for_its_last_member(receipts: ReceiptPublisher, inboxes: Inboxes) -> None:
+    """If the round starts again before that, the sum counts only when it is journaled as a whole."""
+    members = [replace(named(client), digest="5" * 64, carrier=0, more=2 - client) for client in range(3)]
+    for member in members[:2]:
+        receipts.collect(member)
+    receipts.flush()
+    assert inboxes.sent == []
+    receipts.drop_sums()
+    receipts.flush()
+    assert inboxes.sent == []
+    for member in members:
+        receipts.collect(member)
+    receipts.flush()
+    ((_, message),) = inboxes.sent
+    assert (message.client, message.digest, message.members) == (0, "5" * 64, [0, 1, 2])
