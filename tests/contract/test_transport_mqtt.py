@@ -14,7 +14,7 @@ import pytest
 
 from fedquilt_common.errors import BrokerUnreachableError
 from fedquilt_common.wire.broker_url import BrokerAddress
-from fedquilt_common.wire.mqtt import (
+from fedquilt_common.wire.mqtt_limits import (
     LARGEST_PACKET,
     PACKET_OVERHEAD,
     RECEIVE_MAXIMUM,

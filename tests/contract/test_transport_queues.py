@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fedquilt_common.wire.broker_url import BrokerAddress
-from fedquilt_common.wire.mqtt import HELD_BYTES, HELD_MESSAGES, QUEUED_MESSAGES, RECEIVE_MAXIMUM, MqttTransport
+from fedquilt_common.wire.mqtt import MqttTransport
+from fedquilt_common.wire.mqtt_limits import HELD_BYTES, HELD_MESSAGES, QUEUED_MESSAGES, RECEIVE_MAXIMUM
 from fedquilt_common.wire.transport import Connected, Incoming, MqttMessage
 from fedquilt_common.wire.window import QUEUED_BYTES
 

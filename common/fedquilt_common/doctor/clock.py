@@ -9,7 +9,7 @@ from typing import Final
 from fedquilt_common.doctor.check import Check, grade
 from fedquilt_common.errors import ProtocolError
 from fedquilt_common.wire.messages import CoordinatorPresence
-from fedquilt_common.wire.mqtt import RETAINED_EXPIRY
+from fedquilt_common.wire.mqtt_limits import RETAINED_EXPIRY
 from fedquilt_common.wire.parsing import parse
 from fedquilt_common.wire.transport import MqttMessage
 

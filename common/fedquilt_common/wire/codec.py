@@ -116,8 +116,8 @@ def from_wire(x: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 _SMALL: Final = 1 << 20
 """Bytes of a container up to which it is written and read in one piece."""
-BLOCK: Final = 1 << 18
-"""Numbers read or averaged at a time: 2 MiB as fp64, which stays in a processor's cache."""
+BLOCK: Final = 1 << 16
+"""Numbers read or averaged at a time: 512 KiB as fp64, so a few such arrays stay in a processor's cache."""
 _SPEC_DTYPE: Final = {
     "F32": "float32",
     "F64": "float64",

@@ -13,13 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from paho.mqtt.client import (
-    Client,
-    ConnectFlags,
-    DisconnectFlags,
-    MQTTMessage,
-    MQTTv5,
-)
+from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage, MQTTv5
 from paho.mqtt.enums import CallbackAPIVersion, MessageType, MQTTErrorCode
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -29,10 +23,21 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from fedquilt_common.errors import BrokerUnreachableError, FedquiltError
 from fedquilt_common.wire.broker_url import BrokerAddress
 from fedquilt_common.wire.discovery import open_connection
-from fedquilt_common.wire.read_ahead import Ignores, ReadAhead, find_payload
+from fedquilt_common.wire.mqtt_limits import (
+    HELD_BYTES,
+    HELD_MESSAGES,
+    LARGEST_PACKET,
+    MESSAGE_EXPIRY,
+    PACKET_OVERHEAD,
+    QUEUED_MESSAGES,
+    RECEIVE_MAXIMUM,
+    RETAINED_EXPIRY,
+    SMALLEST_PACKET,
+)
+from fedquilt_common.wire.publish_packets import PublishHead, pack_properties, parse_head
+from fedquilt_common.wire.read_ahead import Ignores, ReadAhead
 from fedquilt_common.wire.tls import TlsContext, explain_tls_error, secure_socket
 from fedquilt_common.wire.transport import (
-    SMALLEST_PAYLOAD,
     Connected,
     Crashed,
     Deliver,
@@ -46,24 +51,6 @@ from fedquilt_common.wire.window import QUEUED_BYTES, Intake, Window
 
 log = logging.getLogger(__name__)
 
-QUEUED_MESSAGES: Final = 256
-"""Messages that may be sent and not yet acknowledged before ``publish`` waits."""
-HELD_BYTES: Final = 4 * 1024 * 1024
-"""Received bytes that may be unprocessed before the client stops reading."""
-HELD_MESSAGES: Final = 64
-"""Received messages that may be unprocessed before the client stops reading."""
-RECEIVE_MAXIMUM: Final = HELD_MESSAGES
-"""Messages that the broker may send before the client acknowledges one: replies become durable together."""
-LARGEST_PACKET: Final = 16 * 1024 * 1024
-"""Largest packet that the broker may send, in bytes."""
-PACKET_OVERHEAD: Final = 1024
-"""Bytes of a packet reserved for topic, properties and framing."""
-SMALLEST_PACKET: Final = SMALLEST_PAYLOAD + PACKET_OVERHEAD
-"""Smallest Maximum Packet Size of a broker that suffices for the control messages, in bytes."""
-MESSAGE_EXPIRY: Final = 600
-"""Seconds for which the broker keeps a message that is not retained; the protocol sends what still matters again."""
-RETAINED_EXPIRY: Final = 10 * 365 * 86_400
-"""The same for a retained message: for ever, in effect. What is left shows how long the broker has kept it."""
 _OWN_CERTIFICATE: Final = (
     "The broker may refuse this machine's certificate: revoked, or of another federation. Run `fedquilt doctor`"
 )
@@ -90,7 +77,7 @@ class _CountingClient(Client):
     tls: TlsContext | None = None
     tls_error: ssl.SSLError | None = None
     on_crash: Callable[[Exception], None] = staticmethod(lambda _error: None)
-    _payload = b""
+    on_publication: Callable[[PublishHead, bytes], None]
 
     def loop_forever(self, timeout: float = 1.0, retry_first_connection: bool = False) -> MQTTErrorCode:
         """Run the network thread; whatever it raises is reported, because nobody would notice its end."""
@@ -142,16 +129,13 @@ class _CountingClient(Client):
             self._packet_queue(MessageType.PUBACK, b"".join(b"\x40\x02" + mid for mid in dropped), 0, 0)
 
     def _handle_publish(self) -> MQTTErrorCode:
-        """Let paho decode the packet without its payload, of which it would make a dozen copies."""
+        """Decode the usual packets here: paho takes many times as long, and copies the payload a dozen times."""
         packet = self._in_packet["packet"]
-        start = find_payload(self._in_packet["command"], packet)
-        self._payload = bytes(memoryview(packet)[start:])
-        del packet[start:]
-        return super()._handle_publish()
-
-    def _handle_on_message(self, message: MQTTMessage) -> None:
-        message.payload = self._payload
-        super()._handle_on_message(message)
+        head = parse_head(self._in_packet["command"], packet)
+        if head is None:
+            return super()._handle_publish()
+        self.on_publication(head, bytes(memoryview(packet)[head.payload_at :]))
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def _sock_send(self, buf: bytes | bytearray) -> int:
         sent = super()._sock_send(buf)
@@ -208,6 +192,7 @@ class MqttTransport:
         client.on_connect_fail = self._on_connect_fail
         client.on_disconnect = self._on_disconnect
         client.on_message = self._on_message
+        client.on_publication = self._on_publication
         client.on_publish = self._on_publish
         client.on_subscribe = self._on_subscribe
         if self._address.username:
@@ -246,10 +231,7 @@ class MqttTransport:
         size = len(payload) + len(header) + len(topic)
         if not self._window.reserve(size):
             return False
-        properties = _properties(PacketTypes.PUBLISH)
-        if header:
-            properties.CorrelationData = header
-        properties.MessageExpiryInterval = RETAINED_EXPIRY if retain else MESSAGE_EXPIRY
+        properties = _PackedProperties(RETAINED_EXPIRY if retain else MESSAGE_EXPIRY, header)
         info = self._client.publish(topic, payload, qos=1, retain=retain, properties=properties)
         self._window.register(info.mid, size)
         return True
@@ -379,20 +361,39 @@ class MqttTransport:
             if code.is_failure:
                 log.warning("the broker refused a subscription: %s. Check the broker's ACL", code)
 
-    def _on_message(self, client: Client, _data: Any, message: MQTTMessage) -> None:
+    def _on_message(self, _client: Client, _data: Any, message: MQTTMessage) -> None:
         header = getattr(message.properties, "CorrelationData", b"")
         expires_in = getattr(message.properties, "MessageExpiryInterval", None)
-        session, mid, qos = self._session, message.mid, message.qos
-        size = len(message.payload)
+        head = PublishHead(message.topic, message.qos, message.retain, message.mid, header, expires_in, 0)
+        self._on_publication(head, bytes(message.payload))
+
+    def _on_publication(self, head: PublishHead, payload: bytes) -> None:
+        session, mid, qos = self._session, head.mid, head.qos
+        size = len(payload)
         self._intake.hold(size)
 
         def acknowledge() -> None:
             self._intake.release(size)
             if qos and session == self._session:  # a new session reuses the numbers
-                client.ack(mid, qos)
+                self._client.ack(mid, qos)
 
-        payload = bytes(message.payload)
-        self._deliver(MqttMessage(message.topic, payload, header, message.retain, acknowledge, qos, expires_in))
+        self._deliver(MqttMessage(head.topic, payload, head.header, head.retained, acknowledge, qos, head.expires_in))
+
+
+class _PackedProperties(Properties):
+    """The properties of a message that is published; paho only packs them."""
+
+    packed: bytes
+
+    def __init__(self, expiry: int, header: bytes) -> None:
+        # without paho's own method, which makes tables of all properties each time
+        object.__setattr__(self, "packed", pack_properties(expiry, header))
+
+    def pack(self) -> bytes:
+        return self.packed
+
+    def __str__(self) -> str:
+        return self.packed.hex()
 
 
 def _properties(packet: int) -> Any:

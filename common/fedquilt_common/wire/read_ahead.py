@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from fedquilt_common.wire.publish_packets import parse_length
+
 Ignores = Callable[[str], bool]
 """Whether messages on a topic are dropped."""
 _BLOCK: Final = 64 * 1024
@@ -17,12 +19,10 @@ _READS: Final = 16
 """Reads of one ``drop``: between two calls, paho also writes and checks the keepalive."""
 _PUBLISH: Final = 0x30
 _QOS: Final = 0x06
-_LENGTH_BYTES: Final = 4
-"""Most bytes of the length of a packet."""
 
 
 @dataclass(frozen=True)
-class PublishHead:
+class PublishBegin:
     """What a PUBLISH packet begins with.
 
     Attributes:
@@ -35,7 +35,7 @@ class PublishHead:
     end: int
 
 
-def parse_publish(data: bytes, at: int) -> PublishHead | None:
+def parse_publish(data: bytes, at: int) -> PublishBegin | None:
     """Return the head of the packet at ``at``; None if it is no PUBLISH, a retained one, or malformed.
 
     Raises:
@@ -44,7 +44,7 @@ def parse_publish(data: bytes, at: int) -> PublishHead | None:
     first = data[at]
     if first & 0xF1 != _PUBLISH:
         return None
-    length, position = _parse_length(data, at + 1)
+    length, position = parse_length(data, at + 1)
     if length is None or length < 2:
         return None
     end, topic_at = position + length, position + 2
@@ -54,33 +54,7 @@ def parse_publish(data: bytes, at: int) -> PublishHead | None:
         return None
     if mid_end > len(data):
         raise IndexError
-    return PublishHead(data[topic_at:topic_end].decode("utf-8", "replace"), data[topic_end:mid_end], end)
-
-
-def find_payload(first: int, packet: bytes | bytearray) -> int:
-    """Return where the payload of a PUBLISH packet with properties begins; the end of the packet if it is malformed.
-
-    Args:
-        first: the packet's first byte.
-        packet: what comes after the packet's length.
-    """
-    try:
-        topic_end = 2 + (packet[0] << 8 | packet[1])
-        length, at = _parse_length(packet, topic_end + (2 if first & _QOS else 0))
-    except IndexError:
-        return len(packet)
-    return len(packet) if length is None else min(at + length, len(packet))
-
-
-def _parse_length(data: bytes | bytearray, at: int) -> tuple[int | None, int]:
-    """Return a packet's length, and where its content begins; the length is None if it has too many bytes."""
-    length = 0
-    for number in range(_LENGTH_BYTES):
-        byte = data[at + number]
-        length |= (byte & 127) << 7 * number
-        if byte < 128:
-            return length, at + number + 1
-    return None, at
+    return PublishBegin(data[topic_at:topic_end].decode("utf-8", "replace"), data[topic_end:mid_end], end)
 
 
 class ReadAhead:
@@ -96,7 +70,7 @@ class ReadAhead:
         self._count = count
         self._data = b""
         self._at = 0
-        self._ignored: PublishHead | None = None
+        self._ignored: PublishBegin | None = None
         self._pause: OSError | None = None
 
     def __getattr__(self, name: str) -> Any:

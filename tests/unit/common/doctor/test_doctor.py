@@ -34,7 +34,8 @@ from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
 from fedquilt_common.wire.certificate import Certificate, broker_user, read_certificate
 from fedquilt_common.wire.messages import CoordinatorPresence
 from fedquilt_common.wire.mosquitto_version import can_reload, name_version
-from fedquilt_common.wire.mqtt import RETAINED_EXPIRY, MqttTransport
+from fedquilt_common.wire.mqtt import MqttTransport
+from fedquilt_common.wire.mqtt_limits import RETAINED_EXPIRY
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Connected, Incoming, MqttMessage
 from fedquilt_server.provisioning.authority import issue_certificate, load_identity

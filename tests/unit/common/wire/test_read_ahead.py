@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedquilt_common.wire.read_ahead import ReadAhead, find_payload, parse_publish
+from fedquilt_common.wire.read_ahead import ReadAhead, parse_publish
 
 
 def packet(topic: str, payload: bytes, qos: int, mid: int, *, retained: bool = False) -> bytes:
@@ -178,27 +178,3 @@ def test_any_bytes_are_parsed_without_an_error(data: bytes) -> None:
 @pytest.mark.parametrize("data", [b"\x30\x00", b"\x32\x01\x00", b"\x30\xff\xff\xff\xff", b"\x32\x03\x00\x02a"])
 def test_a_malformed_packet_is_left_to_paho(data: bytes) -> None:
     assert parse_publish(data, 0) is None
-
-
-def publication(payload: bytes, properties: bytes, qos: int, topic: bytes = b"fedquilt/lab/round") -> bytes:
-    """Return what follows the length of a packet of MQTT 5."""
-    length = bytes([len(properties)]) if len(properties) < 128 else bytes([len(properties) & 127 | 128, 1])
-    mid = struct.pack(">H", 7) if qos else b""
-    return struct.pack(">H", len(topic)) + topic + mid + length + properties + payload
-
-
-@given(st.binary(max_size=300), st.binary(max_size=200), st.sampled_from([0, 1]))
-def test_the_payload_is_found(payload: bytes, properties: bytes, qos: int) -> None:
-    packet = publication(payload, properties, qos)
-    assert packet[find_payload(0x30 | qos << 1, packet) :] == payload
-
-
-@given(st.binary(max_size=40), st.sampled_from([0x30, 0x32, 0x3D]))
-def test_a_malformed_packet_has_its_payload_at_most_at_its_end(packet: bytes, first: int) -> None:
-    assert 0 < find_payload(first, packet) <= len(packet) or not packet
-
-
-@pytest.mark.parametrize("packet", [b"", b"\0", b"\0\5top", b"\0\3top\0\7", b"\0\3top\0\7\xff\xff\xff\xff\1rest"])
-def test_a_packet_without_a_whole_head_has_no_payload(packet: bytes) -> None:
-    """So paho sees all of it, and refuses it."""
-    assert find_payload(0x32, packet) == len(packet)

@@ -1,0 +1,116 @@
+"""PUBLISH packets of MQTT 5 with the properties that fedquilt uses: how they begin, and their properties as bytes.
+
+paho takes 100 microseconds for the properties of a packet, because it prepares for each that MQTT knows. Here it is 5.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+_EXPIRY, _HEADER = 0x02, 0x09
+"""Identifiers of the Message Expiry Interval and of the Correlation Data, which carries a chunk's header."""
+_QOS: Final = 0x06
+_RETAIN: Final = 0x01
+_LENGTH_BYTES: Final = 4
+"""Most bytes of a length in MQTT."""
+
+
+class PublishHead(NamedTuple):
+    """What comes before the payload.
+
+    Attributes:
+        mid: packet identifier; 0 for QoS 0.
+        header: the Correlation Data; empty without.
+        expires_in: the Message Expiry Interval in seconds; None without.
+        payload_at: where the payload begins.
+    """
+
+    topic: str
+    qos: int
+    retained: bool
+    mid: int
+    header: bytes
+    expires_in: int | None
+    payload_at: int
+
+
+def pack_properties(expiry: int, header: bytes) -> bytes:
+    """Return the properties of a packet, after their length.
+
+    Args:
+        expiry: Message Expiry Interval in seconds.
+        header: Correlation Data; empty for none.
+    """
+    packed = struct.pack(">BI", _EXPIRY, expiry)
+    if header:
+        packed += struct.pack(">BH", _HEADER, len(header)) + header
+    return _pack_length(len(packed)) + packed
+
+
+def _pack_length(length: int) -> bytes:
+    packed = bytearray()
+    while length > 127:
+        packed.append(length & 127 | 128)
+        length >>= 7
+    packed.append(length)
+    return bytes(packed)
+
+
+def parse_length(data: Sequence[int], at: int) -> tuple[int | None, int]:
+    """Return a length, and where what it counts begins; the length is None if it has too many bytes.
+
+    Raises:
+        IndexError: the data ends before the length.
+    """
+    length = 0
+    for number in range(_LENGTH_BYTES):
+        byte = data[at + number]
+        length |= (byte & 127) << 7 * number
+        if byte < 128:
+            return length, at + number + 1
+    return None, at
+
+
+def parse_head(first: int, packet: bytearray) -> PublishHead | None:
+    """Return the head of a packet; None if it is malformed, or has QoS 2 or other properties.
+
+    Args:
+        first: the packet's first byte.
+        packet: what comes after the packet's length.
+    """
+    try:
+        return _parse(first, packet)
+    except (IndexError, UnicodeDecodeError, struct.error):
+        return None
+
+
+def _parse(first: int, packet: bytearray) -> PublishHead | None:
+    qos, topic_end = (first & _QOS) >> 1, 2 + (packet[0] << 8 | packet[1])
+    mid_end = topic_end + (2 if qos else 0)
+    length, at = parse_length(packet, mid_end)
+    if length is None or qos > 1 or at + length > len(packet):
+        return None
+    found = _parse_properties(packet, at, at + length)
+    if found is None:
+        return None
+    mid = int.from_bytes(packet[topic_end:mid_end], "big")
+    return PublishHead(packet[2:topic_end].decode(), qos, bool(first & _RETAIN), mid, *found, at + length)
+
+
+def _parse_properties(packet: bytearray, at: int, end: int) -> tuple[bytes, int | None] | None:
+    """Return header and expiry; None if there are other properties, or one comes twice."""
+    header, expiry = None, None
+    while at < end:
+        kind = packet[at]
+        if kind == _EXPIRY and expiry is None:
+            (expiry,) = struct.unpack_from(">I", packet, at + 1)
+            at += 5
+        elif kind == _HEADER and header is None:
+            start = at + 3
+            at = start + (packet[at + 1] << 8 | packet[at + 2])
+            header = bytes(packet[start:at])
+        else:
+            return None
+    return None if at > end else (header or b"", expiry)

@@ -1,0 +1,89 @@
+"""PUBLISH packets are packed and parsed as paho does it; what fedquilt does not send is left to paho."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paho.mqtt._packet import decode_publish
+from paho.mqtt.enums import MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from fedquilt_common.wire.publish_packets import PublishHead, pack_properties, parse_head
+
+TOPIC: Final = "fedquilt/v1/lab/round"
+HEADERS = st.binary(max_size=300)
+EXPIRIES = st.integers(0, 2**32 - 1)
+
+
+def paho_properties(**values: object) -> bytes:
+    properties: Any = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+    for name, value in values.items():
+        setattr(properties, name, value)
+    packed: bytes = properties.pack()
+    return packed
+
+
+def packet(properties: bytes, payload: bytes = b"payload", qos: int = 1, topic: bytes = TOPIC.encode()) -> bytearray:
+    """Return what follows the length of a packet of MQTT 5."""
+    mid = struct.pack(">H", 7) if qos else b""
+    return bytearray(struct.pack(">H", len(topic)) + topic + mid + properties + payload)
+
+
+@given(EXPIRIES, HEADERS)
+def test_properties_are_packed_as_paho_packs_them(expiry: int, header: bytes) -> None:
+    values = {"MessageExpiryInterval": expiry, **({"CorrelationData": header} if header else {})}
+    assert pack_properties(expiry, header) == paho_properties(**values)
+
+
+@given(EXPIRIES | st.none(), HEADERS, st.binary(max_size=300), st.sampled_from([0, 1]), st.booleans(), st.booleans())
+def test_heads_are_parsed_as_paho_parses_them(
+    expiry: int | None, header: bytes, payload: bytes, qos: int, retained: bool, again: bool
+) -> None:
+    values = {"MessageExpiryInterval": expiry, "CorrelationData": header or None}
+    content = packet(
+        paho_properties(**{name: value for name, value in values.items() if value is not None}), payload, qos
+    )
+    first = 0x30 | again << 3 | qos << 1 | retained
+    head = parse_head(first, content)
+    assert head == PublishHead(TOPIC, qos, retained, 7 if qos else 0, header, expiry, len(content) - len(payload))
+    decoded = decode_publish(first, content, MQTTProtocolVersion.MQTTv5)
+    assert (decoded.topic.decode(), decoded.qos, decoded.retain, decoded.mid) == head[:4]
+    assert decoded.payload == payload
+
+
+@pytest.mark.parametrize(
+    ("content", "first"),
+    [
+        (packet(paho_properties(ContentType="text")), 0x32),
+        (packet(paho_properties(UserProperty=("name", "value"))), 0x32),
+        (packet(paho_properties(MessageExpiryInterval=1)), 0x34),
+        (packet(b"\0", topic=b"\xff"), 0x32),
+        (packet(b"\x0a\2\0\0\0\1\2\0\0\0\1"), 0x32),
+        (packet(b"\x0a\2\0\0\0\1\x09\0\5", b""), 0x32),
+        (packet(b"\xff\xff\xff\xff\1"), 0x32),
+        (packet(b"\x7f", b""), 0x32),
+        (packet(b"", b""), 0x32),
+        (bytearray(b"\0\5top"), 0x32),
+        (bytearray(), 0x32),
+    ],
+    ids=["another property", "a user property", "QoS 2", "no UTF-8", "a property twice", "a property beyond the end",
+         "no length", "a length beyond the end", "no properties", "no topic", "nothing"],
+)  # fmt: skip
+def test_paho_decides_what_happens_to_other_packets(content: bytearray, first: int) -> None:
+    assert parse_head(first, content) is None
+
+
+@given(EXPIRIES, st.binary(max_size=20), st.data())
+def test_what_paho_refuses_is_never_accepted(expiry: int, header: bytes, data: st.DataObject) -> None:
+    content = packet(pack_properties(expiry, header))
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] = data.draw(st.integers(0, 255))
+    head = parse_head(0x32, content)
+    if head is not None:
+        decoded = decode_publish(0x32, content, MQTTProtocolVersion.MQTTv5)
+        assert (decoded.topic.decode(), decoded.payload) == (head.topic, content[head.payload_at :])
