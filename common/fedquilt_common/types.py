@@ -39,10 +39,12 @@ class Assignments:
     Attributes:
         owners: the board that hosts each client; clients without an entry are free.
         revoked: boards that are revoked: their messages have no effect.
+        relays: the site of each relay that may send replies of the boards behind it; None: any agent may be one.
     """
 
     owners: Mapping[ClientId, str] = field(default_factory=dict)
     revoked: frozenset[str] = frozenset()
+    relays: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)

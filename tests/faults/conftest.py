@@ -14,7 +14,7 @@ import pytest
 from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.types import Arrays
+from fedquilt_common.types import Arrays, Assignments
 from fedquilt_common.wire.bitmaps import decode_bitmap
 from fedquilt_common.wire.chunks import Blob, ChunkHeader
 from fedquilt_common.wire.codec import FileArrays, write_arrays
@@ -213,6 +213,7 @@ class Stage:
         self.broker = MemoryBroker()
         self.board = StatusStore()
         self.players = {name: self.player(name) for name in FLEET}
+        self.assignments = Assignments()
         self.ways: dict[int, Turn] = {}
         """How a client sends its reply, if not in order and all at once."""
         self._answered: set[tuple[str, int]] = set()
@@ -231,9 +232,8 @@ class Stage:
         def transport(deliver: Deliver, will: Will) -> Transport:
             return cast(Transport, MemoryTransport(self.broker, "coordinator", wrap(deliver), will=will))
 
-        return Coordinator(
-            ActiveRun(self.experiment, self.folder, resume=True), TOPICS.federation, transport, self.board
-        )
+        run = ActiveRun(self.experiment, self.folder, resume=True)
+        return Coordinator(run, TOPICS.federation, transport, self.board, lambda: self.assignments)
 
     def turn(self, before: Turn | None = None) -> bool:
         """Let every agent handle its messages; a new round goes to ``before`` first, then gets honest replies."""

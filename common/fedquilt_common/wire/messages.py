@@ -83,6 +83,7 @@ class AgentPresence(WireMessage):
         version: its version of fedquilt.
         instance: public name of its state folder; empty in earlier versions.
         site: the site through whose broker it connects; null without one.
+        site_relay: whether it sends the replies of the boards behind its site, besides its own.
     """
 
     agent: Name
@@ -94,6 +95,7 @@ class AgentPresence(WireMessage):
     version: Text = ""
     instance: Text = ""
     site: Name | None = None
+    site_relay: bool = False
 
 
 class Telemetry(WireMessage):

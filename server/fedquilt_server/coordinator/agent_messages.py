@@ -12,6 +12,7 @@ from fedquilt_common.wire.transport import MqttMessage
 from fedquilt_server.coordinator.claims import Claims
 from fedquilt_server.coordinator.rate_limit import RateLimit
 from fedquilt_server.coordinator.refusals import Refusals
+from fedquilt_server.coordinator.site_relays import SiteRelays
 from fedquilt_server.history.history import History
 from fedquilt_server.round.machine import Machine
 from fedquilt_server.runs import clock
@@ -32,6 +33,7 @@ class AgentMessages:
         history: receives the boards' readings and notices.
         claims: receives every presence and every sign of life.
         limit: remembers the failures that are journaled; agents repeat them.
+        relays: receives every presence, too.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class AgentMessages:
         claims: Claims,
         refusals: Refusals,
         limit: RateLimit,
+        relays: SiteRelays,
     ) -> None:
         self._run = run
         self._history = history
@@ -53,6 +56,7 @@ class AgentMessages:
         self._claims = claims
         self._refusals = refusals
         self._limit = limit
+        self._relays = relays
 
     def take(self, address: Address, message: MqttMessage) -> None:
         """Handle one message.
@@ -72,6 +76,7 @@ class AgentMessages:
             if presence.online:
                 self._claims.check_room(presence)
                 self._agents.update_presence(presence, clock.now())
+            self._relays.take(presence)
             self._claims.take(presence, retained=message.retained)
             self._agents.update_online(presence.agent, online=presence.agent in self._machine.agents)
         self._status.update(boards=self._agents.boards())

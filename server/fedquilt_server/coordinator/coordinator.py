@@ -50,6 +50,7 @@ from fedquilt_server.coordinator.rate_limit import RateLimit
 from fedquilt_server.coordinator.receipts import ReceiptPublisher
 from fedquilt_server.coordinator.refusals import Refusals
 from fedquilt_server.coordinator.rivals import Rivals
+from fedquilt_server.coordinator.site_relays import SiteRelays
 from fedquilt_server.coordinator.uplink import Uplink
 from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied, Ticked
 from fedquilt_server.runs import clock
@@ -112,7 +113,8 @@ class Coordinator:
         self._health_at = 0.0
         guard = FloodGuard(run.experiment.data.clients, run.experiment.chunk)
         self._admission = Admission(self._transport, self._topics, guard)
-        self._ledger = Ledger(self.machine, self._admission, guard, run.experiment.chunk)
+        self._relays = SiteRelays(self.machine, read_assignments)
+        self._ledger = Ledger(self.machine, self._admission, guard, run.experiment.chunk, self._relays)
         self._rivals = Rivals(self._transport, self._topics, folder.run, folder.epoch, self._announce)
         self._wire()
 
@@ -126,11 +128,12 @@ class Coordinator:
         )
         self._downlink.remember(self.machine.state.arrays, run.published_model)
         self._refusals = Refusals(limit, record)
-        self._uplink = Uplink(run, receipts, self._refusals, self._record_replies)
+        self._uplink = Uplink(run, receipts, self._refusals, self._record_replies, self._relays)
         self._claims = Claims(self.machine, limit, self._refusals, record, self._clear_presence, self._read_assignments)
         self._agent_messages = AgentMessages(
-            folder.run, run.history, self.machine, self._agents, self._store, self._claims, self._refusals, limit
-        )
+            folder.run, run.history, self.machine, self._agents, self._store, self._claims, self._refusals, limit,
+            self._relays,
+        )  # fmt: skip
         self._samples = DataService(
             folder.run, run.delivery, transport, self._topics, run.experiment.chunk, self.machine
         )

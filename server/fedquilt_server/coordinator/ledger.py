@@ -12,6 +12,7 @@ from fedquilt_common.types import ClientId
 from fedquilt_common.wire.topics import Address
 from fedquilt_server.coordinator.admission import Admission
 from fedquilt_server.coordinator.flood_guard import RECORD_UNITS, REPLIES, FloodGuard, chunk_units
+from fedquilt_server.coordinator.site_relays import SiteRelays
 from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied
 from fedquilt_server.round.machine import Machine
 from fedquilt_server.round.policy import KnownAgent
@@ -27,10 +28,14 @@ class Ledger:
         admission: charges the agents.
         guard: holds the agents' buckets.
         chunk: largest chunk of a reply in bytes.
+        relays: names the agents that send for boards behind their site.
     """
 
-    def __init__(self, machine: Machine, admission: Admission, guard: FloodGuard, chunk: int) -> None:
+    def __init__(
+        self, machine: Machine, admission: Admission, guard: FloodGuard, chunk: int, relays: SiteRelays
+    ) -> None:
         self._machine = machine
+        self._relays = relays
         self._admission = admission
         self._guard = guard
         self._refusal_units = RECORD_UNITS + chunk_units(chunk)
@@ -49,17 +54,16 @@ class Ledger:
         self._refused.clear()
 
     def make_room(self, agent: str) -> None:
-        """Let an agent's bucket hold one refusal of each client that the agent hosts.
+        """Let the buckets of an agent and of its relay hold one refusal of each client for which they send replies.
 
         An agent offers all its stored replies again with each manifest.
         """
-        known, hosts = self._machine.agents.get(agent), self._machine.host_of
-        hosted = sum(hosts.get(client) == agent for client in known.clients) if known else 0
-        self._guard.make_room(agent, hosted * self._refusal_units)
+        for sender in (agent, *self._relays.relays_of(agent)):
+            self._guard.make_room(sender, self._relays.count_clients(sender) * self._refusal_units)
 
     def take(self, address: Address, size: int) -> None:
         """Note a chunk of a reply, which was charged when it arrived."""
-        if self._is_claimed(address.agent, address.client):
+        if self._is_claimed(address.agent, address.client) or self._relays.relays(address.agent, address.client):
             self._spent[address.agent, address.client] += chunk_units(size)
 
     def book(self, event: Event) -> None:
@@ -68,13 +72,14 @@ class Ledger:
             case Joined() | Left():
                 self._admission.charge(event.agent, RECORD_UNITS)
             case Replied():
-                self._refund(event.agent, event.client)
+                self._refund(event.sender, event.client)
             case Rejected(agent=agent, client=client):
                 self._admission.charge(agent, RECORD_UNITS)
                 if client is not None and self._is_claimed(agent, client) and (agent, client) not in self._refused:
                     self._refused.add((agent, client))
                     self._guard.refund(agent, RECORD_UNITS)
-                    self._refund(agent, client)
+                    for sender in (agent, *self._relays.relays_of(agent)):
+                        self._refund(sender, client)
 
     def _refund(self, agent: str, client: ClientId) -> None:
         spent = self._spent.pop((agent, client), 0.0)

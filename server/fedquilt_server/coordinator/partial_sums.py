@@ -58,7 +58,7 @@ def check_partial_sum(
         run: identifier of the run.
         address: where it arrived: on the topic of its first member.
         one: the sum.
-        expected: the replies that are expected of the clients that the sending agent hosts.
+        expected: the replies that are expected of the clients for which the sending agent may send.
         judge: returns the outcome of a reply that is not expected, and the reason.
 
     Raises:

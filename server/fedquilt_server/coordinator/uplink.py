@@ -27,6 +27,7 @@ from fedquilt_server.coordinator.expected_replies import ExpectedReply, check_an
 from fedquilt_server.coordinator.partial_sums import RefusedSumError, check_partial_sum, is_partial_sum
 from fedquilt_server.coordinator.receipts import ReceiptPublisher
 from fedquilt_server.coordinator.refusals import Refusals
+from fedquilt_server.coordinator.site_relays import SiteRelays
 from fedquilt_server.round.events import Receipt, Replied
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.reply_files import reply_name
@@ -68,10 +69,19 @@ class Uplink:
         receipts: publishes the outcome of a transfer.
         refusals: journals messages that cannot count.
         record: journals replies and passes them to the machine.
+        relays: names the agents that may send for the host of a client.
     """
 
-    def __init__(self, run: ActiveRun, receipts: ReceiptPublisher, refusals: Refusals, record: RecordReplies) -> None:
+    def __init__(
+        self,
+        run: ActiveRun,
+        receipts: ReceiptPublisher,
+        refusals: Refusals,
+        record: RecordReplies,
+        relays: SiteRelays,
+    ) -> None:
         self._run = run
+        self._relays = relays
         self._blobs = run.folder.blobs
         self._receipts = receipts
         self._refusals = refusals
@@ -199,8 +209,8 @@ class Uplink:
         machine, client = self._run.machine, address.client
         if client not in self._expected:
             self.flush()  # the client may have replied, and its reply may have closed the exchange
-        if machine.host_of.get(client) != address.agent:
-            raise _RefusalError("rejected", f"agent {address.agent} does not host client {client}", final=False)
+        if not self._relays.may_send(address.agent, client):
+            raise _RefusalError("rejected", f"{self._relays.refusal(address.agent)} client {client}", final=False)
         expected = self._expected.get(client)
         if expected is None or expected.exchange != (address.round, address.exchange):
             outcome, reason = machine.judge(client, address.round, address.exchange)
@@ -215,23 +225,25 @@ class Uplink:
         for number, member in enumerate(members):
             self._drop_transfers(member.client)
             del self._expected[member.client]
-            ids = address.agent, member.client, address.round, address.exchange
+            host = self._relays.host_of(address.agent, member.client)
+            ids = host, member.client, address.round, address.exchange
             size, more = (0 if number else payload), len(members) - 1 - number
-            self._arrived.append(Replied(now, *ids, digest, member.weight, member.metrics, size, began, carrier, more))
+            relay = "" if host == address.agent else address.agent
+            reply = Replied(now, *ids, digest, member.weight, member.metrics, size, began, carrier, more, relay)
+            self._arrived.append(reply)
 
     def _check(self, address: Address, arrays: PackedArrays, expected: ExpectedReply) -> list[SumMember]:
         run = self._run.folder.run
         if not is_partial_sum(arrays):
             reply = check_reply(run, address.client, expected, arrays)
             return [SumMember(address.client, reply.task, reply.weight, reply.metrics)]
-        hosts = self._run.machine.host_of
-        hosted = {client: own for client, own in self._expected.items() if hosts.get(client) == address.agent}
-        return check_partial_sum(run, address, PartialSum(arrays), hosted, partial(self._judge_member, address))
+        own = {client: own for client, own in self._expected.items() if self._relays.may_send(address.agent, client)}
+        return check_partial_sum(run, address, PartialSum(arrays), own, partial(self._judge_member, address))
 
     def _judge_member(self, address: Address, client: ClientId) -> tuple[Outcome, str]:
         """Return why a member of a partial sum is not expected."""
-        if self._run.machine.host_of.get(client) != address.agent:
-            return "rejected", f"agent {address.agent} does not host them"
+        if not self._relays.may_send(address.agent, client):
+            return "rejected", f"{self._relays.refusal(address.agent)} them"
         if any(reply.client == client for reply in self._arrived):
             return "duplicate", "a reply of this client has been counted"
         return self._run.machine.judge(client, address.round, address.exchange)
@@ -251,7 +263,8 @@ class Uplink:
         if refusal not in self._journaled:
             if len(self._journaled) < REFUSED_KEPT:
                 self._journaled.add(refusal)
-            self._refusals.add(address.agent, address.client, address.round, reason, outcome, failed=failed)
+            host = self._relays.host_of(address.agent, address.client)
+            self._refusals.add(host, address.client, address.round, reason, outcome, failed=failed)
         self._send_receipt(address, digest, outcome, reason, damaged=damaged, final=final)
 
     def _refuse_sum(self, address: Address, digest: str, error: RefusedSumError) -> None:

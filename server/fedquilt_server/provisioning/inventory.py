@@ -18,6 +18,8 @@ FEDERATION_KEY: Final = "fedquilt_federation"
 """The variable of all hosts with the name of the federation."""
 REVOKED_KEY: Final = "fedquilt_revoked"
 """The variable of all hosts with the names of the revoked boards."""
+RELAYS_KEY: Final = "fedquilt_relays"
+"""The variable of all hosts with the site of each relay."""
 _HERE = {"localhost": {"ansible_connection": "local"}}
 
 
@@ -30,7 +32,8 @@ def inventory(record: FederationRecord) -> str:
     if jetsons:
         children["jetsons"] = {"hosts": jetsons}
     revoked = sorted(name for name, board in record.boards.items() if board.revoked is not None)
-    shared = {FEDERATION_KEY: record.name, "fedquilt_broker": record.url, REVOKED_KEY: revoked}
+    shared: dict[str, Any] = {FEDERATION_KEY: record.name, "fedquilt_broker": record.url}
+    shared |= {REVOKED_KEY: revoked, RELAYS_KEY: record.relays}
     return _HEAD + dump_yaml_1_1({"all": {"vars": shared, "children": children}})
 
 

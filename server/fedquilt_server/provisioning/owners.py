@@ -12,7 +12,7 @@ from fedquilt_common.experiment.agent_config import parse_clients
 from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.types import Assignments, ClientId
 from fedquilt_common.wire.topics import COORDINATOR
-from fedquilt_server.provisioning.inventory import CLIENTS_KEY, FEDERATION_KEY, REVOKED_KEY
+from fedquilt_server.provisioning.inventory import CLIENTS_KEY, FEDERATION_KEY, RELAYS_KEY, REVOKED_KEY
 
 log = logging.getLogger(__name__)
 _Found = TypeVar("_Found")
@@ -60,7 +60,7 @@ def read_assignments(path: Path) -> Assignments:
     Raises:
         FederationError: the file cannot be read, is not an inventory, or assigns a client to two boards.
     """
-    return _read(path, lambda groups: Assignments(_owners(groups), _revoked(groups)))
+    return _read(path, lambda groups: Assignments(_owners(groups), _revoked(groups), _relays(groups)))
 
 
 def check_federation(path: Path, federation: str) -> None:
@@ -106,6 +106,13 @@ def _revoked(groups: Any) -> frozenset[str]:
     if not isinstance(names, list):
         raise ExperimentError(f"`{REVOKED_KEY}` has {names!r} where a list of boards belongs")
     return frozenset(map(str, names))
+
+
+def _relays(groups: Any) -> Mapping[str, str] | None:
+    variables = _variables_of_all(groups)
+    if RELAYS_KEY not in variables:  # an inventory of an earlier version, or one that somebody wrote
+        return None
+    return {str(name): str(site) for name, site in _mapping(variables[RELAYS_KEY], f"`{RELAYS_KEY}`").items()}
 
 
 def _variables_of_all(groups: Any) -> Mapping[str, Any]:

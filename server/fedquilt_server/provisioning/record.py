@@ -50,6 +50,20 @@ class BoardRecord(RecordModel):
     revoked: datetime | None = None
 
 
+class RelayRecord(RecordModel):
+    """The relay of a site, which sends one reply for all boards behind it.
+
+    Args:
+        name: its name, which is that of its agent and of its user.
+        serial: serial number of its certificate, in hexadecimal.
+        until: end of the certificate's validity.
+    """
+
+    name: Name
+    serial: str
+    until: datetime
+
+
 class SiteRecord(RecordModel):
     """A site: its own broker, with a bridge to the central one.
 
@@ -59,6 +73,7 @@ class SiteRecord(RecordModel):
         connection: random name of the bridge's connection; nobody who does not hold it can end the connection.
         serial: serial number of the bridge's certificate, in hexadecimal.
         until: end of the certificate's validity.
+        relay: its relay; None: each reply crosses the line.
     """
 
     hosts: tuple[str, ...] = Field(min_length=1)
@@ -66,6 +81,7 @@ class SiteRecord(RecordModel):
     connection: str
     serial: str
     until: datetime
+    relay: RelayRecord | None = None
 
     @property
     def url(self) -> str:
@@ -110,6 +126,11 @@ class FederationRecord(RecordModel):
     def url_of(self, board: BoardRecord) -> str:
         """Return the URL of the broker through which a board connects: the central one, or that of its site."""
         return self.sites[board.site].url if board.site in self.sites else self.url
+
+    @property
+    def relays(self) -> dict[str, str]:
+        """The site of each relay."""
+        return {site.relay.name: name for name, site in sorted(self.sites.items()) if site.relay is not None}
 
     def boards_behind(self, site: str) -> list[str]:
         """List the boards behind a site that are not revoked."""

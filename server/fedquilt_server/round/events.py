@@ -42,12 +42,14 @@ class Replied:
     """A reply is complete, verified and durable on disk.
 
     Attributes:
+        agent: the agent that hosts the client.
         digest: SHA-256 of the reply.
         weight: the client's weight in the average.
         payload: bytes of the payloads in which it arrived, repeated ones included.
         began: Unix time in seconds at which its first chunk arrived; None in journals of earlier versions.
         carrier: the first member of the partial sum with which it came, whose digest it has; None: it came alone.
         more: members of the sum that follow, in the same transaction of the journal.
+        relay: the agent that sent it for a board behind its site; empty: the board itself.
     """
 
     at: float
@@ -62,6 +64,12 @@ class Replied:
     began: float | None = None
     carrier: ClientId | None = None
     more: int = 0
+    relay: str = ""
+
+    @property
+    def sender(self) -> str:
+        """The agent that sent it, and receives the receipt."""
+        return self.relay or self.agent
 
     @property
     def file(self) -> tuple[ClientId, int, int, str]:
@@ -70,7 +78,7 @@ class Replied:
 
     def receipt(self, outcome: Outcome, reason: str) -> Receipt:
         """Return the command that reports the outcome."""
-        ids = self.agent, self.client, self.round, self.exchange, self.digest
+        ids = self.sender, self.client, self.round, self.exchange, self.digest
         return Receipt(*ids, outcome, reason, carrier=self.carrier, more=self.more)
 
 

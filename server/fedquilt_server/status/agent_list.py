@@ -59,8 +59,8 @@ class AgentList:
         return self._agents.get(agent)
 
     def behind(self, site: str) -> int:
-        """Return the number of agents that connect through a site."""
-        return sum(board.site == site for board in self._agents.values())
+        """Return the number of boards that connect through a site, without its relay."""
+        return sum(board.site == site and not board.is_relay for board in self._agents.values())
 
     def update_site(self, site: str, *, connected: bool) -> bool:
         """Note whether a site's bridge is connected; returns whether that has changed."""
@@ -94,6 +94,7 @@ class AgentList:
         self._make_room(message.agent)
         profile = Profile(**message.profile.model_dump())
         fresh = _board_status(message.agent, message.clients, message.workers, profile, now, message.site or "")
+        fresh = fresh.model_copy(update={"is_relay": message.site_relay})
         if (before := self._agents.get(message.agent)) is not None:
             kept = before.model_dump(include=_KEPT_ON_PRESENCE)
             fresh = fresh.model_copy(update=kept if before.health != "never seen" else {})

@@ -118,7 +118,8 @@ def count_boards(number: int) -> str:
 
 def _sites(s: Snapshot) -> Iterator[RunProblem]:
     """Yield each site that is cut off, once for all boards behind it."""
-    behind = Counter(board.site for board in s.boards if board_health(board) == "unreachable")
+    boards = (board for board in s.boards if not board.is_relay)
+    behind = Counter(board.site for board in boards if board_health(board) == "unreachable")
     for site in sorted(behind, key=natural_key):
         yield RunProblem("warning", f"Site {site} is cut off ({count_boards(behind[site])} behind it)")
 
@@ -136,6 +137,9 @@ def _boards(s: Snapshot) -> Iterator[RunProblem]:
 
 def _board_text(board: BoardStatus, health: HealthState) -> str:
     reason = board.reason.rstrip(".")
+    if board.is_relay:
+        waiting = "the replies of its boards wait there" if health == "offline" else reason
+        return f"The relay of site {board.site} is {health}{f': {waiting}' if waiting else ''}"
     if reason.startswith(health):
         return f"{board.agent} is {reason}"
     return f"{board.agent} {_VERBS.get(health, f'is {health}')}{f': {reason}' if reason else ''}"

@@ -68,6 +68,7 @@ class BoardStatus(BaseModel):
     agent: str
     kind: str = "generic"
     site: str = Field(default="", description="the site through whose broker it connects; empty without one")
+    is_relay: bool = Field(default=False, description="whether it sends the replies of the boards behind its site")
     online: bool = Field(default=True, description="whether the broker has the agent's connection")
     health: HealthState = "online"
     reason: str = Field(default="", description="why the health is not online, for people")

@@ -15,8 +15,10 @@ from fedquilt_common.wire.messages import AgentPresence
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import MqttMessage
 from fedquilt_server.coordinator.admission import UNKNOWN, Admission
+from fedquilt_server.coordinator.claims import all_free
 from fedquilt_server.coordinator.flood_guard import FIRST_MUTE, STRANGERS, FloodGuard, Mute
 from fedquilt_server.coordinator.ledger import Ledger
+from fedquilt_server.coordinator.site_relays import SiteRelays
 from fedquilt_server.round.events import Rejected
 from fedquilt_server.round.machine import Machine
 from fedquilt_server.round.policy import KnownAgent
@@ -116,7 +118,7 @@ def test_an_agent_with_many_clients_may_offer_all_its_replies_again(door: Door) 
     clients = tuple(range(100))
     agents = {"pi": KnownAgent(1, clients, 1, Profile())}
     machine = cast(Machine, SimpleNamespace(agents=agents, host_of=dict.fromkeys(clients, "pi")))
-    ledger = Ledger(machine, door.admission, door.guard, CHUNK)
+    ledger = Ledger(machine, door.admission, door.guard, CHUNK, SiteRelays(machine, all_free))
     ledger.open(9.0)
     for manifest, client in itertools.product(range(3), clients):
         topic = TOPICS.reply_chunk("pi", client, 1, 0, 0)
@@ -131,13 +133,13 @@ def test_claims_without_effect_give_no_room(door: Door) -> None:
     clients = tuple(range(100))
     agents = {name: KnownAgent(1, clients, 1, Profile()) for name in ("pi", "thief")}
     machine = cast(Machine, SimpleNamespace(agents=agents, host_of=dict.fromkeys(clients, "pi")))
-    Ledger(machine, door.admission, door.guard, CHUNK).open(9.0)
+    Ledger(machine, door.admission, door.guard, CHUNK, SiteRelays(machine, all_free)).open(9.0)
     assert door.guard.room("thief") < door.guard.room("pi") == door.guard.room("thief") + 100 * 19
 
 
 def test_a_late_reply_of_a_large_exchange_still_has_room(door: Door) -> None:
     machine = cast(Machine, SimpleNamespace(agents={}, host_of={}))
-    ledger = Ledger(machine, door.admission, door.guard, CHUNK)
+    ledger = Ledger(machine, door.admission, door.guard, CHUNK, SiteRelays(machine, all_free))
     ledger.open(1000.0)
     large = door.guard.room("pi")
     ledger.open(1.0)

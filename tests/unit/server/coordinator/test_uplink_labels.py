@@ -18,12 +18,15 @@ from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader
 from fedquilt_common.wire.round_messages import RoundMessage, TaskMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import MqttMessage, Transport
+from fedquilt_server.coordinator.claims import all_free
 from fedquilt_server.coordinator.expected_replies import expected_replies, task_layouts
 from fedquilt_server.coordinator.rate_limit import RateLimit
 from fedquilt_server.coordinator.receipts import ReceiptPublisher
 from fedquilt_server.coordinator.refusals import Refusals
+from fedquilt_server.coordinator.site_relays import SiteRelays
 from fedquilt_server.coordinator.uplink import Uplink
 from fedquilt_server.round.events import Event, Rejected, Replied
+from fedquilt_server.round.machine import Machine
 from fedquilt_server.runs.blob_store import BlobStore
 from fedquilt_server.runs.journal import Traffic
 from fedquilt_server.runs.reply_files import ReplyPlace, reply_name
@@ -66,7 +69,8 @@ def open_uplink(folder: Path, task: Task, record: Callable[[Event], None]) -> Up
         for reply in replies:
             record(reply)
 
-    uplink = Uplink(cast(ActiveRun, run), receipts, Refusals(RateLimit(), record), record_all)
+    relays = SiteRelays(cast(Machine, run.machine), all_free)
+    uplink = Uplink(cast(ActiveRun, run), receipts, Refusals(RateLimit(), record), record_all, relays)
     uplink.open(expected_replies(MESSAGE, {0: task}, task_layouts({0: task}, "fp32"), PUBLIC))
     return uplink
 

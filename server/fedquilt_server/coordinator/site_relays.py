@@ -1,0 +1,78 @@
+"""Which agents may send the replies of clients that others host: the relay of a site, for the boards behind it.
+
+Only the presences count, so an agent that is not connected sends for nobody. The journal names the board that hosts a
+client, and the relay as the sender of its reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fedquilt_common.types import Assignments, ClientId
+from fedquilt_common.wire.messages import AgentPresence
+from fedquilt_server.coordinator.claims import MOST_AGENTS
+from fedquilt_server.round.machine import Machine
+
+
+class SiteRelays:
+    """The relays of the sites, and the boards behind each site.
+
+    Args:
+        machine: holds the connected agents and the host of each client.
+        read_assignments: returns those of the inventory, which may name the relays.
+    """
+
+    def __init__(self, machine: Machine, read_assignments: Callable[[], Assignments]) -> None:
+        self._machine = machine
+        self._read_assignments = read_assignments
+        self._site_of: dict[str, str] = {}
+        self._relays: dict[str, str] = {}
+
+    def take(self, presence: AgentPresence) -> None:
+        """Note the site of an agent, and whether it is the site's relay."""
+        for sites in (self._site_of, self._relays):
+            sites.pop(presence.agent, None)
+        if len(self._site_of) + len(self._relays) >= MOST_AGENTS:  # of earlier agents
+            self._site_of = {agent: site for agent, site in self._site_of.items() if agent in self._machine.agents}
+            self._relays = {agent: site for agent, site in self._relays.items() if agent in self._machine.agents}
+        if presence.online and presence.site is not None:
+            (self._relays if presence.site_relay else self._site_of)[presence.agent] = presence.site
+
+    def site_of(self, relay: str) -> str | None:
+        """Return the site whose relay an agent is; None if it is none, is not connected, or the inventory differs."""
+        site = self._relays.get(relay)
+        if site is None or relay not in self._machine.agents:
+            return None
+        named = self._read_assignments().relays
+        return site if named is None or named.get(relay) == site else None
+
+    def may_send(self, agent: str, client: ClientId) -> bool:
+        """Whether an agent may send the reply of a client: it hosts the client, or is the relay of the host's site."""
+        return self._machine.host_of.get(client) == agent or self.relays(agent, client)
+
+    def relays(self, agent: str, client: ClientId) -> bool:
+        """Whether an agent is the relay of the site of the board that hosts a client."""
+        site, host = self.site_of(agent), self._machine.host_of.get(client)
+        return site is not None and host is not None and self._site_of.get(host) == site
+
+    def count_clients(self, agent: str) -> int:
+        """Return for how many clients an agent may send replies."""
+        hosts = self._machine.host_of
+        if (site := self.site_of(agent)) is None:
+            known = self._machine.agents.get(agent)
+            return sum(hosts.get(client) == agent for client in known.clients) if known else 0
+        return sum(self._site_of.get(host) == site for host in hosts.values())
+
+    def host_of(self, agent: str, client: ClientId) -> str:
+        """Return the board that a message about a client concerns: the host if its relay sent it, else the sender."""
+        return self._machine.host_of[client] if self.relays(agent, client) else agent
+
+    def relays_of(self, host: str) -> list[str]:
+        """Return the connected relays of a board's site."""
+        site = self._site_of.get(host)
+        return [relay for relay in self._relays if site is not None and self.site_of(relay) == site]
+
+    def refusal(self, agent: str) -> str:
+        """Return why clients cannot count that an agent sends for."""
+        site = self.site_of(agent)
+        return f"agent {agent} does not host" if site is None else f"no board behind the site {site} hosts"
