@@ -47,6 +47,11 @@ class StoredReply:
     size: int
     head: int = 0
 
+    @property
+    def covers(self) -> tuple[int, ...]:
+        """The clients for which it counts."""
+        return (self.client,)
+
 
 @dataclass(frozen=True)
 class StoredSum(StoredReply):
@@ -57,6 +62,27 @@ class StoredSum(StoredReply):
     """
 
     clients: tuple[int, ...] = ()
+
+    @property
+    def covers(self) -> tuple[int, ...]:
+        """The clients for which it counts."""
+        return self.clients
+
+
+@dataclass(frozen=True)
+class TakenSum(StoredReply):
+    """A partial sum of a board, in the store of its site's relay. It can become a part of another sum.
+
+    Attributes:
+        clients: whose replies it has.
+    """
+
+    clients: tuple[int, ...] = ()
+
+    @property
+    def covers(self) -> tuple[int, ...]:
+        """The clients for which it counts."""
+        return self.clients
 
 
 @dataclass(frozen=True)

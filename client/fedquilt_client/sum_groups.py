@@ -10,9 +10,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fedquilt_client.records import StoredReply, StoredSum
+from fedquilt_client.records import StoredReply, StoredSum, TakenSum
 from fedquilt_client.store import RunStore
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.files.durable import write_durably
@@ -45,12 +45,14 @@ class SumGroup:
 
     Attributes:
         clients: in their order, two or more.
-        digest: of the digests of their replies.
+        digest: of the digests of its parts.
+        parts: the first client of each reply, and of each sum, that it is made of.
     """
 
     key: SumKey
     clients: tuple[int, ...]
     digest: str
+    parts: tuple[int, ...]
 
     @property
     def name(self) -> str:
@@ -90,12 +92,13 @@ class SumGroups:
 
         Args:
             key: what they have in common.
-            replies: in client order.
+            replies: in client order; also sums of other clients.
         """
-        group = SumGroup(key, tuple(reply.client for reply in replies), digest_replies(replies))
+        clients = tuple(sorted(client for reply in replies for client in reply.covers))
+        group = SumGroup(key, clients, digest_replies(replies), tuple(reply.client for reply in replies))
         self._folder.mkdir(exist_ok=True)
         fields = {"round": key.round, "exchange": key.exchange, "base": key.base, "digest": group.digest}
-        write_durably(self._path(group.name), json.dumps({**fields, "clients": pack_numbers(group.clients)}))
+        write_durably(self._path(group.name), json.dumps({**fields, **_pack_clients(group)}))
         return group
 
     def dissolve(self, group: SumGroup) -> None:
@@ -123,25 +126,27 @@ class SumGroups:
 
         Args:
             group: a committed one, whose base is on disk.
-            replies: of its members, intact.
+            replies: its parts by their first client, intact.
 
         Raises:
             OSError: a file cannot be read, or the sum cannot be written.
             PayloadError: the replies have different arrays, or numbers that are not finite.
         """
-        from fedquilt_common.partial_sums.partial_sum import write_partial_sum  # an idle agent needs no numpy
+        from fedquilt_common.partial_sums.partial_sum import PartialSum, write_partial_sum  # an idle agent needs none
         from fedquilt_common.wire.codec import open_arrays
         from fedquilt_common.wire.messages import SumHeader
 
         key, run = group.key, self._store.run.run
-        members = [_open_reply(self._store, replies[client]) for client in group.clients]
+        parts = [replies[client] for client in group.parts]
+        members = [_open_reply(self._store, part) for part in parts if not isinstance(part, TakenSum)]
+        taken = [PartialSum(open_arrays(self._store.blob(part).path)) for part in parts if isinstance(part, TakenSum)]
         header = SumHeader(run=run, round=key.round, exchange=key.exchange, base=key.base)
         path, base = self._folder / group.name, open_arrays(self._store.patch(key.base))
         arrays = [own for _, own in members]
         if len({own.layout for own in arrays}) > 1:
             raise PayloadError("the replies have arrays of different names, dtypes or shapes")
-        blob = write_partial_sum(path, header, [member for member, _ in members], arrays, base)
-        first = replies[group.clients[0]]
+        blob = write_partial_sum(path, header, [member for member, _ in members], arrays, base, taken)
+        first = replies[group.parts[0]]
         ids = run, first.client, key.round, key.exchange, first.task
         return StoredSum(*ids, group.name, blob.digest, blob.size, clients=group.clients)
 
@@ -153,14 +158,20 @@ def _open_reply(store: RunStore, reply: StoredReply) -> tuple[SumMember, PackedA
     from fedquilt_common.wire.messages import REPLY_KEY
 
     arrays = open_arrays(store.blob(reply).path)
-    header = json.loads(arrays.metadata[REPLY_KEY])  # this agent's own, whose digest has been checked
+    header = json.loads(arrays.metadata[REPLY_KEY])  # this agent's own, or checked when it was taken
     return SumMember(reply.client, reply.task, header["weight"], header["metrics"]), arrays
+
+
+def _pack_clients(group: SumGroup) -> dict[str, Any]:
+    packed = {"clients": pack_numbers(group.clients)}
+    return packed if group.parts == group.clients else {**packed, "parts": pack_numbers(group.parts)}
 
 
 def _decode(path: Path) -> SumGroup | None:
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
         key = SumKey(fields["round"], fields["exchange"], fields["base"])
-        return SumGroup(key, tuple(unpack_numbers(fields["clients"])), fields["digest"])
+        clients = tuple(unpack_numbers(fields["clients"]))
+        return SumGroup(key, clients, fields["digest"], tuple(unpack_numbers(fields.get("parts", fields["clients"]))))
     except (OSError, ValueError, LookupError, TypeError):
         return None

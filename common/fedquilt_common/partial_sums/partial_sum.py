@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,12 +47,19 @@ _HIGHEST_BIN: Final = 6
 
 WeightedArrays = Sequence[tuple[Arrays, float]]
 """Arrays and their weights."""
+Begin = Callable[[int], ExactSum]
+"""Returns the sum of an array's block, from an element on, to which terms are added."""
 
 
 def write_partial_sum(
-    path: Path, header: SumHeader, members: Sequence[SumMember], replies: Sequence[Arrays], base: Arrays
+    path: Path,
+    header: SumHeader,
+    members: Sequence[SumMember],
+    replies: Sequence[Arrays],
+    base: Arrays,
+    sums: Sequence[PartialSum] = (),
 ) -> Blob:
-    """Add replies up, and write the sum to a file.
+    """Add replies and partial sums up, and write the sum to a file.
 
     Args:
         path: the file.
@@ -59,24 +67,67 @@ def write_partial_sum(
         members: the clients of the replies, in their order.
         replies: arrays of the same names and shapes.
         base: what the clients received; the sum of an array that is not in it, or in another size, has no base.
+        sums: checked sums of other clients, of the same arrays, and made from the same base.
 
     Returns:
-        The file; the same replies in any order of adding give the same bytes.
+        The file; the same replies in any order of adding give the same bytes, however they were added up before.
 
     Raises:
         NotFiniteError: a reply has numbers that are not finite.
+        PayloadError: the sums do not fit together, or have an array whose size neither a reply nor the base has.
     """
-    weights = [member.weight for member in members]
-    rows = list(zip(replies, weights, strict=True))
-    seals = [({_SEAL: make_seal(member.client)}, member.weight) for member in members]
-    encoded = {_MEMBERS: np.frombuffer(encode_members(members), np.uint8), _SEAL: _encode(_SEAL, SEAL_SIZE, seals)}
-    for names in adjacent_arrays(replies[0], replies):
-        whole = _sum_together(names, rows)
+    everybody = list(members)
+    if sums:
+        everybody = sorted(chain(members, *(one.members for one in sums)), key=attrgetter("client"))
+    rows = list(zip(replies, [member.weight for member in members], strict=True))
+    encoded = {_MEMBERS: np.frombuffer(encode_members(everybody), np.uint8), _SEAL: _encode_seal(members, sums)}
+    weights = components([member.weight for member in everybody])
+    for names in _names_together(replies, sums):
+        whole = _sum_together(names, rows) if rows else {}
         for name in names:
-            size = size_of(replies[0], name)
-            terms = weigh_base(base, name, size, components(weights), -1.0)
-            encoded[f"{_SUM}{name}"] = _encode(name, size, terms if name in whole else [*rows, *terms], whole.get(name))
+            size = _size_in(name, replies, base)
+            terms = weigh_base(base, name, size, weights, -1.0)
+            for one in sums:
+                terms = [*terms, *weigh_base(base, name, size, one.weights, 1.0)]  # what this sum has subtracted
+            begun = _begin(name, size, whole.get(name), sums)
+            encoded[f"{_SUM}{name}"] = _encode(name, size, terms if name in whole else [*rows, *terms], begun)
     return write_arrays(path, encoded, None, {SUM_KEY: header.model_dump_json()})
+
+
+def _names_together(replies: Sequence[Arrays], sums: Sequence[PartialSum]) -> list[list[str]]:
+    """Return the names of the arrays, those together that lie next to each other in each reply."""
+    names = [set(arrays) for arrays in (*replies, *sums)]
+    if any(one != names[0] for one in names):
+        raise PayloadError("the replies and the sums of other clients have arrays of different names")
+    return adjacent_arrays(replies[0], replies) if replies else [[name] for name in sums[0]]
+
+
+def _size_in(name: str, replies: Sequence[Arrays], base: Arrays) -> int:
+    if not replies and name not in base:
+        raise PayloadError(f"the size of {name!r} in a partial sum is unknown: the clients have not received it")
+    return size_of(replies[0] if replies else base, name)
+
+
+def _begin(name: str, size: int, whole: ExactSum | None, sums: Sequence[PartialSum]) -> Begin:
+    """Return what returns the sum of what has been added before from an element on."""
+
+    def begin(start: int) -> ExactSum:
+        total = whole or ExactSum(min(SUM_BLOCK, size - start))
+        for one in sums:
+            total.merge(one.block(name, start, size))
+        return total
+
+    return begin
+
+
+def _encode_seal(members: Sequence[SumMember], sums: Sequence[PartialSum]) -> NDArray[np.uint8]:
+    def begin(_: int) -> ExactSum:
+        total = ExactSum(SEAL_SIZE)
+        for one in sums:
+            total.merge(one.seal)
+        return total
+
+    return _encode(_SEAL, SEAL_SIZE, [({_SEAL: make_seal(one.client)}, one.weight) for one in members], begin)
 
 
 def size_of(arrays: Arrays, name: str) -> int:
@@ -110,18 +161,18 @@ def _sum_together(names: Sequence[str], rows: WeightedArrays) -> dict[str, Exact
     return {name: total.part(start, stop) for name, start, stop in zip(names, ends, ends[1:], strict=False)}
 
 
-def _encode(name: str, size: int, rows: WeightedArrays, begun: ExactSum | None = None) -> NDArray[np.uint8]:
+def _encode(name: str, size: int, rows: WeightedArrays, begin: Begin) -> NDArray[np.uint8]:
     """Return the blocks of an array's sums, after a table of their lengths.
 
     Args:
         name: the array.
         size: its numbers.
         rows: what is added.
-        begun: the sum of what has been added before; the array then has one block at most.
+        begin: returns the sum of a block before.
     """
     blocks = []
     for start in range(0, size, SUM_BLOCK):
-        total = begun or ExactSum(min(SUM_BLOCK, size - start))
+        total = begin(start)
         add_rows(total, name, start, rows)
         blocks.append(encode_block(total))
     table = np.array([len(content) for content in blocks], _TABLE)
@@ -178,7 +229,16 @@ class PartialSum(Mapping[str, NDArray[Any]]):
             SumMismatchError: it is the sum of other replies.
         """
         members = self.members
-        check_seal(self._decode(_SEAL, 0, SEAL_SIZE, SEAL_SIZE), members)
+        check_seal(self.seal, members)
+
+    @property
+    def seal(self) -> ExactSum:
+        """The sum of the members' seals, of SEAL_SIZE numbers.
+
+        Raises:
+            PayloadError: it is not valid.
+        """
+        return self._decode(_SEAL, 0, SEAL_SIZE, SEAL_SIZE)
 
     @cached_property
     def weights(self) -> list[float]:

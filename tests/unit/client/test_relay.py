@@ -63,7 +63,7 @@ class Bench:
             agent="board", transport=cast(Transport, self.line), topics=TOPICS, blob_of=self.store.blob, chunk=10**6,
             speedup=1.0,
         )  # fmt: skip
-        self.relay = Relay(options, self.damaged.append, self.store, lambda: self.run, range(5))
+        self.relay = Relay(options, self.damaged.append, self.store, lambda: self.run, lambda: range(5))
 
     def open(self, clients: Sequence[int] = range(5), deadline: float | None = None, *, summed: bool = True) -> None:
         """Publish a manifest, and let the board have its model."""

@@ -108,6 +108,36 @@ def test_the_same_sum_has_the_same_bytes(write: Callable[..., PartialSum], tmp_p
     assert one.digest == other.digest
 
 
+@pytest.mark.parametrize("block", [7, 1 << 15])
+@pytest.mark.parametrize("groups", [[[0, 3], [1, 2, 4]], [[4], [0]], [[0], [1, 2, 3]]], ids=str)
+def test_a_sum_of_sums_has_the_bytes_of_the_sum_of_the_replies(
+    groups: list[list[int]], block: int, tmp_path: Path, write: Callable[..., PartialSum],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(partial_sum, "SUM_BLOCK", block)
+    replies = make_replies(5)
+    base = {name: array + np.asarray(0.01, array.dtype) for name, array in replies[0].items()}
+    members = [make_member(client, 0.3 + client) for client in range(5)]
+    sums = [write([members[c] for c in group], [replies[c] for c in group], base) for group in groups]
+    alone = [client for client in range(5) if all(client not in group for group in groups)]
+    path = write_partial_sum(
+        tmp_path / "nested", HEADER, [members[c] for c in alone], [replies[c] for c in alone], base, sums
+    ).path
+    read_all(PartialSum(BytesArrays(path.read_bytes())))
+    whole = write_partial_sum(tmp_path / "whole", HEADER, members, replies, base)
+    assert path.read_bytes() == whole.path.read_bytes()
+
+
+def test_sums_that_do_not_fit_together_are_not_added(tmp_path: Path, write: Callable[..., PartialSum]) -> None:
+    replies = make_replies(3)
+    other = write([make_member(0)], [{"w": replies[0]["w"]}], {})
+    unknown = write([make_member(0)], replies[:1], {})
+    with pytest.raises(PayloadError, match="of different names"):
+        write_partial_sum(tmp_path / "sum", HEADER, [make_member(1)], replies[1:2], {}, [other])
+    with pytest.raises(PayloadError, match=r"the size of '\w+' in a partial sum is unknown"):
+        write_partial_sum(tmp_path / "sum", HEADER, [], [], {}, [unknown])
+
+
 def forge(one: PartialSum, tmp_path: Path, **changed: Any) -> PartialSum:
     """Return a partial sum with other arrays."""
     arrays = {name: one.content[name] for name in one.content} | changed

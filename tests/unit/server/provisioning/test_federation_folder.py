@@ -29,7 +29,8 @@ def test_boards_in_the_inventory(tmp_path: Path) -> None:
     federation.revoke("gone")
     found = yaml.safe_load((federation.folder / "inventory.yml").read_text())["all"]
     assert found["vars"] == {
-        "fedquilt_federation": "lab", "fedquilt_broker": "mqtts://10.0.0.1:9999", "fedquilt_revoked": ["gone"]
+        "fedquilt_federation": "lab", "fedquilt_broker": "mqtts://10.0.0.1:9999", "fedquilt_revoked": ["gone"],
+        "fedquilt_relays": {},
     }  # fmt: skip
     assert found["children"]["agents"]["hosts"] == {
         "kitchen": {"ansible_host": "10.0.0.7", "ansible_user": "me", "fedquilt_kind": "pi4", "fedquilt_clients": "0"},

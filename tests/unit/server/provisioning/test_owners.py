@@ -23,14 +23,14 @@ def test_what_provision_writes_is_what_the_coordinator_reads(tmp_path: Path) -> 
     assert path == folder / "inventory.yml"
     file = InventoryFile(path)
     first = file.assignments()
-    assert first == Assignments({0: "pi-1", 1: "pi-1", 4: "pi-1"})
+    assert first == Assignments({0: "pi-1", 1: "pi-1", 4: "pi-1"}, relays={})
     assert file.assignments() is first
     federation.provision("pi-2", "jetson-nano")
-    assert file.assignments() == Assignments({**first.owners, 2: "pi-2"})
+    assert file.assignments() == Assignments({**first.owners, 2: "pi-2"}, relays={})
     federation.revoke("pi-1")
-    assert file.assignments() == Assignments({2: "pi-2"}, frozenset({"pi-1"}))
+    assert file.assignments() == Assignments({2: "pi-2"}, frozenset({"pi-1"}), {})
     federation.provision("pi-1", clients="0")
-    assert file.assignments() == Assignments({0: "pi-1", 2: "pi-2"})
+    assert file.assignments() == Assignments({0: "pi-1", 2: "pi-2"}, relays={})
 
 
 def test_an_inventory_is_of_one_federation(tmp_path: Path) -> None:
