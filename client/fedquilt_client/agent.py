@@ -20,6 +20,7 @@ from fedquilt_client.power import PowerSensor
 from fedquilt_client.power_choice import choose_sensor
 from fedquilt_client.power_programs import CommandMeter, Stopped
 from fedquilt_client.power_topic import TopicMeter
+from fedquilt_client.presence import WILL_DELAY, OwnPresence
 from fedquilt_client.reports import NoticeLimit, failure_message, notice_message, telemetry_message
 from fedquilt_client.settings import AgentSettings
 from fedquilt_client.store import AgentStore
@@ -51,16 +52,12 @@ from fedquilt_common.wire.transport import (
 
 log = logging.getLogger(__name__)
 
-WILL_DELAY: Final = 20
-"""Seconds after which the broker publishes the agent's will: more than a restart of the agent takes."""
 STEP_SECONDS: Final = 0.5
 TELEMETRY_SECONDS: Final = 2.0
 """Pause between two telemetry messages during training."""
 IDLE_TELEMETRY_SECONDS: Final = 5.0
 FAILURE_SECONDS: Final = 30.0
 """Pause between two reports of the same failure."""
-MOST_OTHERS: Final = 8
-"""Other agents with the same id that are reported and answered."""
 _AT_ONCE: Final = float("-inf")
 """A time that is always over."""
 
@@ -103,8 +100,7 @@ class Agent:
         self._telemetry_due = self._repair_at = self._failures_due = _AT_ONCE
         self._jobs_seen = 0
         self._connected = False
-        self._announced = self._cleared = False
-        self._others: set[str] = set()
+        self._presence = OwnPresence(self._transport, self.topics, self._make_presence)
         self._ended = False
 
     def execute(self, should_stop: Callable[[], bool] = lambda: False) -> None:
@@ -165,7 +161,7 @@ class Agent:
                 self._take_message(event)
                 event.ack()
             case Connected(session_present):
-                self._connected, self._announced, self._cleared = True, False, False
+                self._connected = True
                 log.info("connected to the broker")
                 self._announce()
                 self._jobs.reconnect(session_present)
@@ -183,12 +179,12 @@ class Agent:
 
     def _announce(self) -> None:
         """Publish the presence and subscribe: the broker may have lost both."""
-        self._publish_presence()
+        self._presence.connect()
         self._transport.subscribe(self.topics.agent_filters(self.settings.name))
 
-    def _publish_presence(self) -> None:
+    def _make_presence(self) -> AgentPresence:
         settings = self.settings
-        presence = AgentPresence(
+        return AgentPresence(
             agent=settings.name,
             online=True,
             boot=self._boot,
@@ -199,16 +195,13 @@ class Agent:
             instance=self._instance,
             site=settings.site,
         )
-        self._transport.publish(self.topics.presence(settings.name), presence.encode(), retain=True)
 
     def _send_telemetry(self) -> None:
         if not self._transport.drain(0.0):
             return  # on a slow link replies go first
         interval = TELEMETRY_SECONDS if self._jobs.busy else IDLE_TELEMETRY_SECONDS
         self._telemetry_due = time.monotonic() + interval
-        if self._cleared:  # only now: whoever clears it may clear it each time
-            self._cleared = False
-            self._publish_presence()
+        self._presence.restore()
         vitals = hardware.NO_VITALS if self.settings.private else hardware.read_vitals(self._jobs.processes)
         energy = EnergyReading() if self._meter is None else self._meter.reading
         message = telemetry_message(self.settings.name, self._boot, vitals, energy, self._jobs.progress, interval)
@@ -235,7 +228,7 @@ class Agent:
             elif message.payload:
                 self._take_control(address, message)
             elif address.kind == "presence":
-                self._cleared = True
+                self._presence.note_cleared()
         except ProtocolError as error:
             log.warning("ignored: %s", error)
 
@@ -254,36 +247,7 @@ class Agent:
             case "end":
                 self._take_end(parse(EndMessage, payload, topic))
             case "presence":
-                self._take_own_presence(parse(AgentPresence, payload, topic))
-
-    def _take_own_presence(self, presence: AgentPresence) -> None:
-        """Watch this agent's presence topic.
-
-        The broker must not show it as offline, and no other agent may use its id.
-        """
-        source = presence.instance, presence.boot
-        if presence.online and source == (self._instance, self._boot):
-            self._announced = True
-        elif not presence.online and self._announced:  # a late will, or another agent with this id has left
-            self._publish_presence()
-        elif presence.online and not self._is_own_past(presence) and len(self._others) < MOST_OTHERS:
-            self._report_other(presence)
-
-    def _is_own_past(self, presence: AgentPresence) -> bool:
-        """Whether an earlier process of this state folder may have published a presence."""
-        return presence.instance in ("", self._instance) and presence.boot < self._boot
-
-    def _report_other(self, presence: AgentPresence) -> None:
-        """Log another agent with this id once, and answer it once, so that it finds out, too."""
-        other = f"{presence.instance}-{presence.boot}"
-        if other not in self._others:
-            self._others.add(other)
-            machine = presence.profile.machine or "a machine that does not report its name"
-            log.error(
-                "another agent uses the id %s: on %s, started as %d. Give each board its own --id and --state",
-                presence.agent, machine, presence.boot,
-            )  # fmt: skip
-            self._publish_presence()
+                self._presence.take(parse(AgentPresence, payload, topic))
 
     def _take_coordinator(self, presence: CoordinatorPresence) -> None:
         is_back = presence.online and presence.epoch != self._coordinator_epoch

@@ -1,0 +1,83 @@
+"""An agent's own presence at the broker: nobody may show it as offline, and no other agent may use its id."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from fedquilt_common.wire.messages import AgentPresence
+from fedquilt_common.wire.topics import Topics
+from fedquilt_common.wire.transport import Transport
+
+log = logging.getLogger(__name__)
+
+WILL_DELAY: Final = 20
+"""Seconds after which the broker publishes an agent's will: more than a restart of the agent takes."""
+MOST_OTHERS: Final = 8
+"""Other agents with the same id that are reported and answered."""
+
+
+class OwnPresence:
+    """Publishes a presence, and watches its topic.
+
+    Args:
+        transport: the connection to the broker.
+        topics: of the federation.
+        make: returns the presence.
+    """
+
+    def __init__(self, transport: Transport, topics: Topics, make: Callable[[], AgentPresence]) -> None:
+        self._transport = transport
+        self._topics = topics
+        self._make = make
+        self._announced = self._cleared = False
+        self._others: set[str] = set()
+
+    def connect(self) -> None:
+        """Publish it after a connection: the broker may have lost it."""
+        self._announced = self._cleared = False
+        self.publish()
+
+    def publish(self) -> None:
+        """Publish it, retained."""
+        presence = self._make()
+        self._transport.publish(self._topics.presence(presence.agent), presence.encode(), retain=True)
+
+    def note_cleared(self) -> None:
+        """Note that somebody has cleared it."""
+        self._cleared = True
+
+    def restore(self) -> None:
+        """Publish it again if it was cleared; call it now and then: whoever clears it may clear it each time."""
+        if self._cleared:
+            self._cleared = False
+            self.publish()
+
+    def take(self, presence: AgentPresence) -> None:
+        """Handle what arrived on its topic."""
+        own = self._make()
+        source = presence.instance, presence.boot
+        if presence.online and source == (own.instance, own.boot):
+            self._announced = True
+        elif not presence.online and self._announced:  # a late will, or another agent with this id has left
+            self.publish()
+        elif presence.online and not _is_past_of(own, presence) and len(self._others) < MOST_OTHERS:
+            self._report_other(presence)
+
+    def _report_other(self, presence: AgentPresence) -> None:
+        """Log another agent with this id once, and answer it once, so that it finds out, too."""
+        other = f"{presence.instance}-{presence.boot}"
+        if other not in self._others:
+            self._others.add(other)
+            machine = presence.profile.machine or "a machine that does not report its name"
+            log.error(
+                "another agent uses the id %s: on %s, started as %d. Give each board its own --id and --state",
+                presence.agent, machine, presence.boot,
+            )  # fmt: skip
+            self.publish()
+
+
+def _is_past_of(own: AgentPresence, other: AgentPresence) -> bool:
+    """Whether an earlier process of this state folder may have published a presence."""
+    return other.instance in ("", own.instance) and other.boot < own.boot
