@@ -300,8 +300,12 @@ HEAVY = ("torch", "sklearn", "scipy", "fastapi", "uvicorn", "fedquilt_server", "
 
 
 @pytest.mark.parametrize(
-    "module", ["fedquilt", "fedquilt_client.agent", "fedquilt_client.cli", "fedquilt_common.experiment.experiment"]
-)
+    "module",
+    [
+        "fedquilt", "fedquilt_client.agent", "fedquilt_client.cli", "fedquilt_client.relay_cli",
+        "fedquilt_common.experiment.experiment",
+    ],
+)  # fmt: skip
 def test_an_idle_agent_loads_nothing_heavy(module: str) -> None:
     assert loaded_by(module) == set()
 

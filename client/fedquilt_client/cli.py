@@ -5,23 +5,22 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
-from pydantic import ValidationError
 
 from fedquilt_client.agent import Agent
 from fedquilt_client.link_setup import wrap_transport
 from fedquilt_client.settings import AgentSettings
 from fedquilt_client.slots import Slot, take_slot
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment.agent_config import AgentConfig, parse_clients, parse_own_data, read_agent_config
+from fedquilt_common.experiment.agent_config import AgentConfig, merge_config, parse_clients, parse_own_data
 from fedquilt_common.process.malloc import return_freed_memory
 from fedquilt_common.process.signals import StopSignal
-from fedquilt_common.process.watchdog import report_liveness
+from fedquilt_common.process.watchdog import CountedStop, report_liveness
 from fedquilt_common.user_imports import check_allowed, is_user_import
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, parse_broker_url
 from fedquilt_common.wire.client_id import agent_client_id, keep_suffix
@@ -167,7 +166,7 @@ def agent(
     You can give the broker's password in FEDQUILT_BROKER_PASSWORD instead of the URL.
     """
     options = {k: v for k, v in locals().items() if k != "config" and v not in (None, [])}
-    settings = _merge(config, options)
+    settings = merge_config(AgentConfig, "agent", config, options)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     address = parse_broker_url(settings.broker).with_files(settings.ca, settings.cert, settings.key)
     address = address.with_password(os.environ.get(BROKER_PASSWORD, ""))
@@ -186,36 +185,12 @@ def agent(
     make: MakeTransport = transport
     if settings.link is not None:
         make = wrap_transport(settings.link, own.name, min(own.clients), Topics(own.federation), transport)
-    turns = _CountedStop(stop)
+    turns = CountedStop(stop)
     with report_liveness(lambda: (turns.count, [each.bytes_sent for each in transports])):
         Agent(own, make).execute(turns)
     if slot is not None:
         slot.lock.close()
     raise typer.Exit(stop.exit_code)
-
-
-@dataclass
-class _CountedStop:
-    """Calls ``stop`` and counts the calls, so that the watchdog sees whether the agent still takes turns."""
-
-    stop: Callable[[], bool]
-    count: int = 0
-
-    def __call__(self) -> bool:
-        self.count += 1
-        return self.stop()
-
-
-def _merge(config: Path | None, options: dict[str, Any]) -> AgentConfig:
-    values = {**(read_agent_config(config) if config else {}), **options}
-    try:
-        return AgentConfig.model_validate(values)
-    except ValidationError as error:
-        mistakes = [f"{'.'.join(map(str, e['loc']))}: {e['msg']} (it is {e['input']!r})" for e in error.errors()]
-        missing = [e["loc"][0] for e in error.errors() if e["type"] == "missing"]
-        if missing:
-            mistakes = [f"--{name} is missing; give it as an option or in --config" for name in missing]
-        raise ExperimentError("agent: " + "; ".join(mistakes)) from None
 
 
 def _take_slot(settings: AgentSettings, each: int | None) -> tuple[AgentSettings, Slot | None]:

@@ -167,6 +167,18 @@ class Relay(Uploads):
             self._send_ready(key, pool)
         return None
 
+    def offer_alone(self, reply: StoredReply, *, intact: bool = False) -> None:
+        """Send a reply that cannot be added to others."""
+        key = self._keys.get((reply.client, reply.task))
+        if key is None:
+            return super().offer(reply, intact=intact)
+        pool = self._pools[key]
+        for client in reply.covers:
+            pool.awaited.pop(client, None)
+        self._intact |= {reply.digest} if intact else set()
+        self._send_alone(pool, [reply])
+        return self._send_ready(key, pool)
+
     def advance(self) -> None:
         """Send sums whose members are complete or whose time has come; otherwise as ``Uploads.advance``."""
         super().advance()

@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "datasets": ("fedquilt_common.catalogue.cli", "List the data sets and the files that they need."),
     "data": ("fedquilt_common.data_tools.cli", "List, download, inspect, partition and publish data sets."),
     "agent": ("fedquilt_client.cli", "Host clients on this board."),
+    "relay": ("fedquilt_client.relay_cli", "Add up the replies of a site's boards before they travel."),
     "memory": ("fedquilt_client.memory_cli", "List and export the private memory of clients on this board."),
     "privacy": ("fedquilt_client.privacy_cli", "See what training has spent of the samples' privacy, and audit a run."),
     "model": ("fedquilt_server.tools.model_cli", "Inspect a model and its sub-models."),

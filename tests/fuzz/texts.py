@@ -6,9 +6,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedquilt_client.cli import _merge
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment.agent_config import parse_clients, read_agent_config
+from fedquilt_common.experiment.agent_config import AgentConfig, merge_config, parse_clients, read_agent_config
 from fedquilt_common.experiment.experiment import dump_experiment
 from fedquilt_common.experiment.section import Size
 from fedquilt_common.experiment_file import parse_experiment
@@ -41,7 +40,7 @@ def read_override(data: bytes, _: Path) -> None:
 def read_agent(data: bytes, folder: Path) -> None:
     """Read an agent's configuration file, and its list of clients."""
     (folder / "agent.yaml").write_bytes(data)
-    config = _merge(folder / "agent.yaml", {})
+    config = merge_config(AgentConfig, "agent", folder / "agent.yaml", {})
     assert read_agent_config(folder / "agent.yaml")["id"] == config.id
     parse_clients(str(config.clients))
 

@@ -6,9 +6,9 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.section import Size
@@ -98,6 +98,31 @@ def read_agent_config(path: Path) -> dict[str, Any]:
     config = {str(key).replace("-", "_"): value for key, value in values.items()}
     paths = {key: str(path.parent / config[key]) for key in FILES if isinstance(config.get(key), str) and config[key]}
     return {**config, **paths}
+
+
+_Config = TypeVar("_Config", bound=BaseModel)
+
+
+def merge_config(model: type[_Config], command: str, config: Path | None, options: dict[str, Any]) -> _Config:
+    """Return the settings of a command: those of its configuration file, and the options instead where they are given.
+
+    Args:
+        model: the settings.
+        command: its name, for messages.
+        config: the file; None without one.
+        options: values by key, with ``_`` for ``-``.
+
+    Raises:
+        ExperimentError: the file cannot be read, or a value is missing or not valid.
+    """
+    try:
+        return model.model_validate({**(read_agent_config(config) if config else {}), **options})
+    except ValidationError as error:
+        mistakes = [f"{'.'.join(map(str, e['loc']))}: {e['msg']} (it is {e['input']!r})" for e in error.errors()]
+        missing = [e["loc"][0] for e in error.errors() if e["type"] == "missing"]
+        if missing:
+            mistakes = [f"--{name} is missing; give it as an option or in --config" for name in missing]
+        raise ExperimentError(f"{command}: {'; '.join(mistakes)}") from None
 
 
 def parse_own_data(entries: Sequence[str]) -> dict[int, str]:

@@ -10,6 +10,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,18 @@ def notify(state: str) -> bool:
         line.send(state.encode())
         return True
     return False
+
+
+@dataclass
+class CountedStop:
+    """Calls ``stop`` and counts the calls, so that the watchdog sees whether a program still takes turns."""
+
+    stop: Callable[[], bool]
+    count: int = 0
+
+    def __call__(self) -> bool:
+        self.count += 1
+        return self.stop()
 
 
 @contextlib.contextmanager

@@ -19,6 +19,8 @@ RESERVED: Final = (COORDINATOR, WATCH, HOME_ASSISTANT)
 """User names that the broker's ACL reserves; no agent may have one of them."""
 SITE_USER: Final = "site-"
 """Prefix of the user name of a site's bridge; no agent's name may begin with it."""
+RELAY_SUFFIX: Final = "-relay"
+"""End of the usual name of a site's relay, after the site's name."""
 BRIDGE_UP, BRIDGE_DOWN = b"1", b"0"
 """What a site's Mosquitto publishes about its bridge: it is connected to the central broker, or not."""
 _NUMBER_PATTERN: Final = "0|[1-9][0-9]{0,8}"
@@ -104,6 +106,10 @@ TOPIC_RULES: Final[dict[TopicKind, TopicRule]] = {
     "data": TopicRule("agents/<agent>/data", "coordinator", False),
     "sites": TopicRule("sites/<site>", "bridge", True),
 }
+
+
+RELAYED: Final[tuple[TopicKind, ...]] = ("presence", "telemetry", "replies")
+"""What the relay of a site reads of the boards behind it."""
 
 
 def check_name(name: str, what: str) -> str:
@@ -214,13 +220,22 @@ class Topics:
         """Topic of the state of a site's bridge: ``1`` while it is connected to the central broker, else ``0``."""
         return self._topic("sites", site=site)
 
-    def site_filters(self, boards: Iterable[str]) -> list[tuple[BridgeDirection, str]]:
-        """Filters for all that crosses the bridge of a site with these boards, each with its direction."""
-        names, rules = sorted(boards), [rule for rule in TOPIC_RULES.values() if rule.writer != "bridge"]
+    def site_filters(self, boards: Iterable[str], relay: str | None = None) -> list[tuple[BridgeDirection, str]]:
+        """Filters for all that crosses the bridge of a site, each with its direction.
+
+        Args:
+            boards: those behind the site.
+            relay: the agent that sends their replies; None: each sends its own.
+        """
+        names = {kind: sorted(boards) if rule.per_agent else [""] for kind, rule in TOPIC_RULES.items()}
+        if relay is not None:
+            names = {kind: [*found, relay] if TOPIC_RULES[kind].per_agent else found for kind, found in names.items()}
+            names["replies"] = [relay]
         return [
-            (rule.site_direction, self._below(rule.filter(board)))
-            for rule in rules
-            for board in (names if rule.per_agent else [""])
+            (rule.site_direction, self._below(rule.filter(agent)))
+            for kind, rule in TOPIC_RULES.items()
+            if rule.writer != "bridge"
+            for agent in names[kind]
         ]
 
     def coordinator_filters(self, agent: str = "+") -> list[str]:

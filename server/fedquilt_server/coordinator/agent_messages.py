@@ -19,7 +19,7 @@ from fedquilt_server.runs import clock
 from fedquilt_server.status.agent_list import AgentList
 from fedquilt_server.status.problems import count_boards
 from fedquilt_server.status.run_event import EventKind
-from fedquilt_server.status.snapshot import CLIENT_DECLINES, CLIENT_FAILED, StatusStore
+from fedquilt_server.status.snapshot import CLIENT_DECLINES, CLIENT_FAILED, BoardStatus, StatusStore
 
 OUT_OF_MEMORY: Final = "out-of-memory"
 """Kind of an agent's notice that training ran out of memory."""
@@ -73,13 +73,24 @@ class AgentMessages:
             _check_sender(address, presence.agent)
             if not message.retained:
                 self._limit.forget_failures(presence.agent)
+            before = self._agents.find(presence.agent)
             if presence.online:
                 self._claims.check_room(presence)
                 self._agents.update_presence(presence, clock.now())
             self._relays.take(presence)
             self._claims.take(presence, retained=message.retained)
             self._agents.update_online(presence.agent, online=presence.agent in self._machine.agents)
+            if before is not None and before.is_relay:
+                self._note_relay(before, online=presence.agent in self._machine.agents)
         self._status.update(boards=self._agents.boards())
+
+    def _note_relay(self, before: BoardStatus, *, online: bool) -> None:
+        """Write down that the relay of a site has left or come back."""
+        if before.online and not online:
+            text = f"The relay of site {before.site} is offline: the replies of its boards wait there"
+            self._history.add("site cut off", clock.now(), text)
+        elif online and not before.online:
+            self._history.add("back", clock.now(), f"The relay of site {before.site} is connected again")
 
     def _take_site(self, site: str, message: MqttMessage) -> None:
         """Note whether a site's bridge is connected, and write down when that changes."""

@@ -1,0 +1,388 @@
+"""A run at the relay of a site: the boards' replies, from their chunks until the coordinator's receipts.
+
+The relay keeps a reply on its disk, adds it to others or sends it as it is, and passes the outcome on to the board. A
+board keeps its reply until then, so whatever the relay loses comes again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from fedquilt_client.board_inboxes import BoardInboxes
+from fedquilt_client.downloads import Downloads
+from fedquilt_client.records import StoredReply, StoredSum, TakenSum
+from fedquilt_client.relay import LeavingTime, Relay, UploadOptions
+from fedquilt_client.site_boards import MissingReplies, SiteBoards
+from fedquilt_client.site_intake import NoRoomError, SiteIntake
+from fedquilt_client.store import RunStore
+from fedquilt_client.sum_pools import can_be_summed
+from fedquilt_client.tasks import OpenTask, TaskId, has_same_tasks, open_tasks, read_experiment
+from fedquilt_client.uploads import TOGETHER, TOGETHER_BYTES
+from fedquilt_common.errors import DamagedTransferError, ProtocolError
+from fedquilt_common.types import ExchangeId
+from fedquilt_common.wire.chunks import ChunkHeader
+from fedquilt_common.wire.messages import FailedMessage, MissingMessage, Outcome, ReceiptMessage
+from fedquilt_common.wire.round_messages import RoundMessage
+from fedquilt_common.wire.topics import Address, Topics
+from fedquilt_common.wire.transport import MqttMessage, Transport
+
+if TYPE_CHECKING:
+    from fedquilt_client.site_checks import ReplyFacts
+
+log = logging.getLogger(__name__)
+
+LEAVING: Final = LeavingTime(margin=2.5, share=0.1)
+"""Half of the time that an agent leaves, so that the sums of boards still reach that of their site."""
+PAST_KEPT: Final = 10_000
+"""Limit of the outcomes of earlier exchanges that are remembered, for boards that ask late."""
+
+
+@dataclass(frozen=True)
+class _Settlement:
+    """What became of a reply: the outcome of the members of a sum, and of a single reply."""
+
+    outcome: Outcome
+    reason: str
+    members: tuple[int, ...] = ()
+
+    @property
+    def again(self) -> Outcome:
+        """The outcome that a board gets that asks again."""
+        return "duplicate" if self.outcome == "accepted" else self.outcome
+
+
+class _NotTakenError(Exception):
+    """A transfer that cannot be taken, with its outcome and reason; ``final`` is False if it can be later."""
+
+    def __init__(self, outcome: Outcome, reason: str, *, final: bool = False) -> None:
+        super().__init__(reason)
+        self.outcome: Outcome = outcome
+        self.final = final
+
+
+class SiteRun:
+    """The current run at a site.
+
+    Args:
+        name: of the relay's agent.
+        store: of the run.
+        boards: those behind the site.
+        transport: the connection to the site's broker.
+        topics: of the federation.
+
+    Attributes:
+        round: the latest manifest.
+        given_up: tasks to which no reply will come.
+
+    Raises:
+        PayloadError: the experiment is not valid for this version of fedquilt.
+    """
+
+    def __init__(self, name: str, store: RunStore, boards: SiteBoards, transport: Transport, topics: Topics) -> None:
+        experiment = read_experiment(store.run)
+        self.store = store
+        self.round: RoundMessage | None = None
+        self.given_up = MissingReplies(boards)
+        self._boards = boards
+        self._downloads = Downloads(store, transport, topics, experiment.speedup)
+        options = UploadOptions(
+            agent=name, transport=transport, topics=topics, blob_of=store.blob, chunk=experiment.chunk,
+            speedup=experiment.speedup,
+        )  # fmt: skip
+        self._uploads = Relay(
+            options, self._replace, store, lambda: self, lambda: boards.clients, self._settle_part, LEAVING
+        )
+        self._intake = SiteIntake(store)
+        self._inboxes = BoardInboxes(transport, topics, store.run.run)
+        self._may_go_back = True
+        self._tasks: dict[tuple[int, ExchangeId], OpenTask] = {}
+        self._held: dict[str, StoredReply] = {}
+        self._outcomes: dict[str, tuple[StoredReply, _Settlement]] = {}
+        self._past: dict[str, _Settlement] = {}
+        self._digests: dict[TaskId, str] = {}
+        self._answers: dict[str, list[TaskId]] = {}
+        self._facts: dict[str, ReplyFacts] = {}
+        self._unanswered: dict[str, list[StoredReply]] = {}
+
+    def close(self) -> None:
+        """Unsubscribe from the run's topics."""
+        self._downloads.close()
+
+    # -- exchanges -----------------------------------------------------------------------------
+
+    def open_round(self, message: RoundMessage, *, retained: bool) -> None:
+        """Take replies to an exchange from now on; replies to tasks that are over are late.
+
+        Args:
+            message: the manifest.
+            retained: the broker had stored it, so the coordinator may have published newer messages before.
+        """
+        if self.round is not None and message.round < self.round.round and not self._may_go_back:
+            return
+        self._may_go_back = self._may_go_back and retained
+        before, self.round = self.round, message
+        self._tasks = {(task.client, task.message.id): task for task in open_tasks(message, self._boards.clients)}
+        tasks = {task.id for task in self._tasks.values()}
+        if before is None or not has_same_tasks(before, message):
+            self._fetch_bases()
+            self._intake.keep(tasks)
+        self.given_up.clear()
+        self._uploads.review(lambda reply: (reply.client, reply.task) in tasks)
+        self._leave_behind(tasks)
+        self._take_up(self._tasks.values())
+
+    def _fetch_bases(self) -> None:
+        """Download what sums are made from."""
+        self._downloads.want(task.patches[0] for task in self._tasks.values() if can_be_summed(task))
+
+    def _leave_behind(self, tasks: set[TaskId]) -> None:
+        """Report the replies as late whose tasks are over, and forget what became of all others."""
+        over = [reply for reply in self._held.values() if (reply.client, reply.task) not in tasks]
+        for reply in over:
+            self._settle(reply, "late", f"round {reply.round}, exchange {reply.exchange} is closed", reply.covers)
+        past = {**self._past, **{digest: known for digest, (_, known) in self._outcomes.items()}}
+        self._past = dict(list(past.items())[-PAST_KEPT:])
+        self._held, self._outcomes, self._digests, self._answers = {}, {}, {}, {}
+        kept = {stored.digest for task in self._tasks.values() if (stored := self._stored(task)) is not None}
+        self._facts = {digest: facts for digest, facts in self._facts.items() if digest in kept}
+
+    def meet(self, clients: Iterable[int]) -> None:
+        """Take the replies of clients whose board has appeared since the manifest."""
+        new = list(clients)
+        if self.round is None or not new:
+            return
+        before = len(self._tasks)
+        self._tasks |= {(task.client, task.message.id): task for task in open_tasks(self.round, new)}
+        if len(self._tasks) > before:
+            self._fetch_bases()
+            self._uploads.expect(new)
+        asked = set(new)
+        self._take_up([task for task in self._tasks.values() if task.client in asked])
+
+    def _take_up(self, tasks: Iterable[OpenTask]) -> None:
+        """Send what an earlier process, or an earlier manifest, has left."""
+        for task in list(tasks):
+            stored = self._stored(task)
+            if stored is not None and stored.digest not in self._held and task.id not in self._digests:
+                self._send(self._look_up(stored, task), task, intact=False)
+
+    def _stored(self, task: OpenTask) -> StoredReply | None:
+        return self.store.reply(task.client, *task.message.id, task.fingerprint)
+
+    def _look_up(self, stored: StoredReply, task: OpenTask) -> StoredReply:
+        """Return a stored reply as what it is: a single one, or a sum."""
+        from fedquilt_client.site_checks import inspect_file  # an idle relay needs no numpy
+
+        if (facts := self._facts.get(stored.digest)) is None:
+            path, exchange = self.store.blob(stored).path, task.message.id
+            facts = inspect_file(path, self.store.run.run, task, lambda client: self._tasks.get((client, exchange)))
+            self._facts[stored.digest] = facts
+            if facts.problem:
+                log.warning("client %d, round %d: its reply travels alone: %s", task.client, exchange[0], facts.problem)
+        return TakenSum(**vars(stored), clients=facts.members) if facts.members else stored
+
+    # -- replies of the boards -----------------------------------------------------------------
+
+    def take_reply(self, address: Address, message: MqttMessage) -> None:
+        """Handle one chunk of a board's reply; a complete reply is on the disk when this returns.
+
+        Raises:
+            ProtocolError: the message is not a chunk.
+        """
+        header = ChunkHeader.decode(message.header)
+        try:
+            self._take_chunk(address, header, message.payload)
+        except _NotTakenError as refusal:
+            if header.index == header.count - 1:  # once per transfer, not once per chunk
+                self._inboxes.answer(address, header.digest, refusal.outcome, str(refusal), final=refusal.final)
+        except DamagedTransferError as error:
+            self._inboxes.answer(address, header.digest, "rejected", str(error), damaged=True, final=False)
+        except (NoRoomError, ProtocolError) as error:
+            log.warning("the reply of client %d from %s: %s", address.client, address.agent, error)
+            self._inboxes.answer(address, header.digest, "rejected", str(error), final=False)
+
+    def invite(self, replies: Mapping[str, Address]) -> None:
+        """Ask boards for replies, by digest, that arrived too early to be taken."""
+        for digest, address in replies.items():
+            self._inboxes.answer(address, digest, "rejected", "the relay of the site has just started", final=False)
+
+    def _take_chunk(self, address: Address, header: ChunkHeader, payload: bytes) -> None:
+        if (reason := self._boards.refusal(address.agent, address.client)) != "":
+            raise _NotTakenError("rejected", reason)
+        is_last = header.index == header.count - 1
+        if header.digest in self._held or header.digest in self._outcomes:
+            return self._answer_probe(address, header.digest) if is_last else None
+        task = self._open_task(address, header.digest)
+        if task.id in self._digests:
+            self._refuse_another(self._digests[task.id])
+        blob = self._intake.take(address, header, payload, task)
+        if blob is not None:
+            self._accept(address, task, self._intake.commit(blob, task))
+        elif is_last and (assembly := self._intake.missing(address, header.digest)) is not None:
+            self._inboxes.request_missing(address, assembly)
+        return None
+
+    def _open_task(self, address: Address, digest: str) -> OpenTask:
+        """Return the task that a reply answers.
+
+        Raises:
+            _NotTakenError: there is none, or not yet.
+        """
+        exchange = address.round, address.exchange
+        task = self._tasks.get((address.client, exchange))
+        if task is not None:
+            return task
+        if digest in self._past:
+            raise _NotTakenError(self._past[digest].again, self._past[digest].reason, final=True)
+        if self.round is not None and exchange < self.round.id:
+            raise _NotTakenError("late", f"round {address.round}, exchange {address.exchange} is closed", final=True)
+        raise _NotTakenError("rejected", f"the relay has no task of client {address.client} in round {address.round}")
+
+    def _refuse_another(self, digest: str) -> None:
+        """Refuse a reply to a task that another one answers."""
+        if digest in self._outcomes:
+            raise _NotTakenError("duplicate", "a reply of this client has been counted", final=True)
+        raise _NotTakenError("rejected", "another reply of this client is on its way")
+
+    def _accept(self, address: Address, task: OpenTask, stored: StoredReply) -> None:
+        """Add a reply up or send it, if it speaks for clients of its board only."""
+        reply = self._look_up(stored, task)
+        foreign = [client for client in reply.covers if self._boards.host_of(client) != address.agent]
+        taken = [client for client in reply.covers if self._task_of(client, task) in self._digests]
+        if foreign or taken:
+            self.store.forget(stored)
+            reason = f"agent {address.agent} does not host them" if foreign else "a reply of them is on its way"
+            self._inboxes.settle(address.agent, reply, "rejected", reason, foreign or taken)
+        else:
+            self._send(reply, task, intact=True)
+            self._let_go_on(address.agent, reply)
+
+    def _send(self, reply: StoredReply, task: OpenTask, *, intact: bool) -> None:
+        self._held[reply.digest] = reply
+        answered = self._answers[reply.digest] = [self._task_of(client, task) for client in reply.covers]
+        self._digests |= dict.fromkeys(answered, reply.digest)
+        for one in answered:
+            self.given_up.discard(one)
+        offer = self._uploads.offer if self._facts[reply.digest].summable else self._uploads.offer_alone
+        offer(reply, intact=intact)
+
+    def _task_of(self, client: int, task: OpenTask) -> TaskId:
+        """Return the task of another client in the exchange of a task."""
+        found = self._tasks.get((client, task.message.id))
+        return found.id if found is not None else (client, "")
+
+    def _let_go_on(self, board: str, reply: StoredReply) -> None:
+        """Let a board send more: it sends some replies only, before it waits for their receipts."""
+        if isinstance(reply, TakenSum):
+            return
+        waiting = [other for other in self._unanswered.get(board, ()) if other.digest in self._held]
+        waiting.append(reply)
+        self._unanswered[board] = waiting
+        if len(waiting) >= TOGETHER - 1 or sum(one.size for one in waiting) + reply.size > TOGETHER_BYTES:
+            self._postpone(board, waiting)
+            self._unanswered[board] = []
+
+    def _postpone(self, board: str, replies: Iterable[StoredReply]) -> None:
+        """Answer replies for which there is no receipt yet, if their board has others to send meanwhile."""
+        own = (task for task in self._tasks.values() if self._boards.host_of(task.client) == board)
+        if any(task.id not in self._digests for task in own):
+            for reply in replies:
+                self._inboxes.postpone(board, reply, "the relay of the site has it, and waits for the coordinator")
+
+    def take_failure(self, failure: FailedMessage) -> None:
+        """Wait no more for the reply of a client that has failed."""
+        task = self._tasks.get((failure.client, (failure.round, failure.exchange)))
+        hosted = self._boards.host_of(failure.client) == failure.agent
+        if task is not None and hosted and failure.run == self.store.run.run and task.id not in self._digests:
+            self.given_up.add(task.id)
+            self._uploads.advance()
+
+    # -- receipts ------------------------------------------------------------------------------
+
+    def take_inbox(self, message: ReceiptMessage | MissingMessage) -> None:
+        """Handle what the coordinator answers; ignore what is about an earlier run.
+
+        Raises:
+            PayloadError: the bitmap of missing chunks is not valid.
+        """
+        if message.run != self.store.run.run:
+            return None
+        if isinstance(message, MissingMessage):
+            return self._uploads.send_missing(message)
+        for receipt in message.divide():
+            reply = self._uploads.take_receipt(receipt)
+            if reply is not None and not isinstance(reply, StoredSum):
+                self._settle(reply, receipt.outcome, receipt.reason, receipt.members)
+        return None
+
+    def _settle_part(self, reply: StoredReply, receipt: ReceiptMessage) -> None:
+        """Pass on the outcome of a sum to the board of one of its parts."""
+        self._settle(reply, receipt.outcome, receipt.reason, reply.covers if isinstance(reply, TakenSum) else ())
+
+    def _settle(self, reply: StoredReply, outcome: Outcome, reason: str, members: Iterable[int]) -> None:
+        """Pass an outcome on to the board, which sends those members of a sum again that it does not name."""
+        self._held.pop(reply.digest, None)
+        result = _Settlement(outcome, reason, tuple(members))
+        self._outcomes[reply.digest] = reply, result
+        board = self._boards.host_of(reply.client)
+        if board is not None:
+            self._inboxes.settle(board, reply, outcome, reason, result.members)
+        counted = set[int]()
+        if outcome in ("accepted", "duplicate"):
+            counted = set(result.members) if isinstance(reply, TakenSum) else {reply.client}
+        if not counted.issuperset(reply.covers):
+            self._forget(reply, counted)
+
+    def _forget(self, reply: StoredReply, counted: Container[int] = ()) -> None:
+        """Make room for other replies of the clients that do not count with this one."""
+        for task in self._answers.pop(reply.digest, ()):
+            if task[0] not in counted:
+                self._digests.pop(task, None)
+        self.store.forget(reply)
+
+    def _answer_probe(self, address: Address, digest: str) -> None:
+        """Answer a board that asks for the receipt of a reply that the relay has, or had."""
+        if digest in self._held:
+            is_sum = isinstance(self._held[digest], TakenSum)  # its board would give it up
+            return None if is_sum else self._postpone(address.agent, [self._held[digest]])
+        reply, known = self._outcomes[digest]
+        return self._inboxes.settle(address.agent, reply, known.again, known.reason, known.members)
+
+    def _replace(self, reply: StoredReply) -> None:
+        """Ask the board for a reply whose copy is damaged."""
+        log.warning("client %d, round %d: its reply on disk is damaged", reply.client, reply.round)
+        self._held.pop(reply.digest, None)
+        self._forget(reply)
+        board = self._boards.host_of(reply.client)
+        if board is not None:
+            self._inboxes.postpone(board, reply, "the relay's copy of it is damaged", damaged=True)
+
+    # -- connection ----------------------------------------------------------------------------
+
+    def take_patch(self, address: Address, message: MqttMessage) -> None:
+        """Handle one chunk of a patch, and make the sums for which it was missing.
+
+        Raises:
+            ProtocolError: the message is not a chunk of a patch.
+            RunFolderError: the patch does not fit on the disk.
+        """
+        if self._downloads.take(address, message.header, message.payload):
+            self._uploads.advance()
+
+    def reconnect(self, *, session_present: bool) -> None:
+        """Subscribe to the run's topics again, and ask at once for missing receipts."""
+        self._downloads.reconnect(session_present)
+        self._uploads.probe_now()
+
+    def greet_coordinator(self) -> None:
+        """Ask a coordinator that has restarted for missing receipts, and follow it if it goes back."""
+        self._may_go_back = True
+        self._uploads.probe_now()
+
+    def repair(self) -> None:
+        """Ask again for missing chunks and receipts, and send sums whose time has come; called regularly."""
+        self._downloads.repair()
+        self._uploads.advance()
