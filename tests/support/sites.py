@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,12 +63,19 @@ class BrokerTree:
 
 
 @contextlib.contextmanager
-def broker_tree(folder: Path, sites: Mapping[str, Sequence[str]]) -> Iterator[BrokerTree]:
+def broker_tree(
+    folder: Path,
+    sites: Mapping[str, Sequence[str]],
+    relays: Collection[str] = (),
+    clients: Mapping[str, str] | None = None,
+) -> Iterator[BrokerTree]:
     """Run a central broker, and one for each site.
 
     Args:
         folder: of the new federation ``lab``.
         sites: the boards behind each site; those of the name "" use the central broker.
+        relays: the sites with a relay.
+        clients: those of some boards; each other board has the next free one.
     """
     federation = make_federation(folder, "lab", ["localhost"], free_port())
     tree = BrokerTree(federation)
@@ -76,9 +83,9 @@ def broker_tree(folder: Path, sites: Mapping[str, Sequence[str]]) -> Iterator[Br
         stack.callback(tree.stop)
         for site, boards in sites.items():
             if site:
-                federation.add_site(site, ["localhost"], free_port())
+                federation.add_site(site, ["localhost"], free_port(), relay=site in relays)
             for board in boards:
-                federation.provision(board, "pi4", site=site)
+                federation.provision(board, "pi4", (clients or {}).get(board, ""), site=site)
         tree.start()
         for site in filter(None, sites):
             tree.lay_line(site, stack.enter_context(line(federation.record.port)))

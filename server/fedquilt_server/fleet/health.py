@@ -11,7 +11,8 @@ from fedquilt_common.wire.messages import AgentPresence, Telemetry
 from fedquilt_common.wire.parsing import parse, parse_telemetry
 from fedquilt_common.wire.topics import Topics
 from fedquilt_server.provisioning.board_rows import identity_state
-from fedquilt_server.provisioning.record import BoardRecord
+from fedquilt_server.provisioning.record import FederationRecord
+from fedquilt_server.provisioning.site_files import RELAY
 
 DEFAULT_INTERVAL: Final = 30.0
 """Seconds between two messages of an agent of an earlier version."""
@@ -44,6 +45,7 @@ class BoardHealth:
         load: processes that run or wait for a processor, as an average over one minute.
         interval: seconds until its next message at the latest.
         is_cut_off: whether its site is cut off.
+        is_relay: whether it is the relay of its site.
     """
 
     board: str
@@ -67,11 +69,14 @@ class BoardHealth:
     interval: float = DEFAULT_INTERVAL
     site: str = ""
     is_cut_off: bool = False
+    is_relay: bool = False
 
     @property
     def problems(self) -> list[str]:
-        """That its site is cut off, and what the board's firmware reports about its voltage and temperature."""
+        """What is wrong with its site, and what the board's firmware reports about its voltage and temperature."""
         cut_off = [f"its site {self.site} is cut off"] if self.is_cut_off else []
+        if self.is_relay and self.state != "joined":
+            cut_off.append(f"the relay of site {self.site} is offline: the replies of its boards wait there")
         return [*cut_off, *describe_throttling(self.throttled or 0)]
 
     def as_row(self) -> dict[str, Any]:
@@ -79,12 +84,13 @@ class BoardHealth:
         return {**asdict(self), "problems": self.problems}
 
 
-def known_boards(records: Mapping[str, BoardRecord]) -> dict[str, BoardHealth]:
-    """Return the boards of a federation before the first message."""
-    return {
-        name: BoardHealth(name, record.kind, identity_state(record), site=record.site)
-        for name, record in sorted(records.items())
+def known_boards(record: FederationRecord) -> dict[str, BoardHealth]:
+    """Return the boards of a federation, and the relays of its sites, before the first message."""
+    boards = {
+        name: BoardHealth(name, board.kind, identity_state(board), site=board.site)
+        for name, board in sorted(record.boards.items())
     }
+    return boards | {name: BoardHealth(name, RELAY, site=site, is_relay=True) for name, site in record.relays.items()}
 
 
 def update_board(
@@ -130,6 +136,7 @@ def _with_presence(board: BoardHealth, message: AgentPresence) -> BoardHealth:
         state="joined",
         kind=message.profile.kind,
         site=message.site or "",
+        is_relay=message.site_relay,
         version=message.version,
         clients=list(message.clients),
         memory_total=message.profile.memory,

@@ -107,7 +107,7 @@ class FleetListener:
 
     def __init__(self, federation: Federation, url: str = "") -> None:
         record = federation.record
-        self.boards: dict[str, BoardHealth] = known_boards(record.boards)
+        self.boards: dict[str, BoardHealth] = known_boards(record)
         self._topics = Topics(record.name)
         address = user_address(federation, WATCH, url)
         self._listener = TopicListener(address, self._topics, "presence", "telemetry", "sites")

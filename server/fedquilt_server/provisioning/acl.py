@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from fedquilt_common.wire.mosquitto_version import VERSION_TOPIC
-from fedquilt_common.wire.topics import COORDINATOR, HOME_ASSISTANT, ROOT, SITE_USER, TOPIC_RULES, WATCH, Topics
+from fedquilt_common.wire.topics import (
+    COORDINATOR,
+    HOME_ASSISTANT,
+    RELAYED,
+    ROOT,
+    SITE_USER,
+    TOPIC_RULES,
+    WATCH,
+    Topics,
+)
 
 _HEAD: Final = """\
 # Access rules, written by fedquilt: the topics that each user can read and write. Everything else is refused, also to
@@ -43,12 +53,30 @@ topic read {version}
 
 # Each board has the rights that it has at the central broker.
 """
+_RELAY: Final = """\
+# The relay adds the boards' replies up. It has the rights of a board, reads the boards' replies and what they publish
+# about themselves, and writes their inboxes.
+"""
 _BRIDGES: Final = """\
-# The bridge of each site has the rights of the boards behind it together. It also writes whether it is connected.
+# The bridge of each site has the rights of the boards behind it together. It also writes whether it is connected. Of a
+# site with a relay, only the relay's replies cross the bridge.
 """
 
 
-def make_acl(federation: str, boards: Iterable[str], sites: Mapping[str, Iterable[str]] | None = None) -> str:
+@dataclass(frozen=True)
+class SiteAgents:
+    """The agents behind a site.
+
+    Attributes:
+        boards: those that are not revoked.
+        relay: the agent that sends their replies; None without one.
+    """
+
+    boards: Sequence[str]
+    relay: str | None = None
+
+
+def make_acl(federation: str, boards: Iterable[str], sites: Mapping[str, SiteAgents] | None = None) -> str:
     """Return the ACL file of a federation.
 
     There are no rules for all users (``pattern``): a board that is missing here has no rights, not even on an open
@@ -57,30 +85,42 @@ def make_acl(federation: str, boards: Iterable[str], sites: Mapping[str, Iterabl
     Args:
         federation: its name.
         boards: names of the boards that are not revoked.
-        sites: the boards behind each site, of those that are not revoked.
+        sites: the agents behind each site.
     """
     root = f"{ROOT}/{federation}"
     head = _HEAD.format(coordinator=COORDINATOR, watch=WATCH, home=HOME_ASSISTANT, root=root, version=VERSION_TOPIC)
     return head + _all_board_rules(root, boards) + (_all_bridge_rules(federation, sites) if sites else "")
 
 
-def make_site_acl(federation: str, boards: Iterable[str]) -> str:
-    """Return the ACL file of a site's broker, with the rights of ``watch`` and of the site's boards."""
+def make_site_acl(federation: str, site: SiteAgents) -> str:
+    """Return the ACL file of a site's broker, with the rights of ``watch``, of the site's boards and of its relay."""
     root = f"{ROOT}/{federation}"
-    return _SITE_HEAD.format(watch=WATCH, root=root, version=VERSION_TOPIC) + _all_board_rules(root, boards)
+    head = _SITE_HEAD.format(watch=WATCH, root=root, version=VERSION_TOPIC) + _all_board_rules(root, site.boards)
+    if site.relay is None:
+        return head
+    *own, end = _board_rules(root, site.relay)
+    return head + _RELAY + "\n".join([*own, *_relay_rules(root, site.boards), end, ""])
 
 
-def _all_bridge_rules(federation: str, sites: Mapping[str, Iterable[str]]) -> str:
-    rules = [rule for site, boards in sorted(sites.items()) for rule in _bridge_rules(federation, site, boards)]
+def _relay_rules(root: str, boards: Iterable[str]) -> Iterator[str]:
+    """Yield what the relay of a site may do besides what each board may."""
+    for board in sorted(boards):
+        for kind in RELAYED:
+            yield f"topic read {root}/{TOPIC_RULES[kind].filter(board)}"
+        yield f"topic write {root}/{TOPIC_RULES['inbox'].filter(board)}"
+
+
+def _all_bridge_rules(federation: str, sites: Mapping[str, SiteAgents]) -> str:
+    rules = [rule for site, agents in sorted(sites.items()) for rule in _bridge_rules(federation, site, agents)]
     return _BRIDGES + "\n".join([*rules, ""])
 
 
-def _bridge_rules(federation: str, site: str, boards: Iterable[str]) -> Iterator[str]:
+def _bridge_rules(federation: str, site: str, agents: SiteAgents) -> Iterator[str]:
     """Yield the rights of a site's bridge: it reads what it carries to the site, and writes what it carries from it."""
     topics = Topics(federation)
     yield f"user {SITE_USER}{site}"
     yield f"topic write {topics.site(site)}"
-    for direction, name in topics.site_filters(boards):
+    for direction, name in topics.site_filters(agents.boards, agents.relay):
         yield f"topic {'read' if direction == 'in' else 'write'} {name}"
     yield ""
 

@@ -81,6 +81,8 @@ def check_new_name(record: FederationRecord, name: str) -> None:
         raise FederationError(f"{name!r} is a reserved name of the broker or of Ansible: choose another name")
     if name.startswith(SITE_USER):
         raise FederationError(f"{name!r}: names that begin with {SITE_USER!r} are those of sites: choose another name")
+    if name in record.relays:
+        raise FederationError(f"{name!r} is the relay of the site {record.relays[name]!r}: choose another name")
     if not hostname_of(name):
         raise FederationError(f"{name!r}: has no characters for a host name; choose a name with letters or digits")
     alike = [other for other in record.boards if other != name and hostname_of(other) == hostname_of(name)]

@@ -161,6 +161,12 @@ def broker(
     renew: Annotated[
         bool, typer.Option("--renew", help="With --site: replace the certificates of a site that has them.")
     ] = False,
+    relay: Annotated[
+        bool | None,
+        typer.Option(
+            "--relay/--no-relay", help="With --site: one reply of `fedquilt relay` for all boards crosses the line."
+        ),
+    ] = None,
 ) -> None:
     """Run the federation's broker in the foreground, with TLS and ACL. Press Ctrl-C to stop it.
 
@@ -169,12 +175,14 @@ def broker(
     """
     federation = Federation(folder)
     if site:
-        federation.add_site(site, broker or (), port, renew=renew)
+        federation.add_site(site, broker or (), port, renew=renew, relay=relay)
         print_site(federation, site, _folder_option(folder))
         typer.echo(f"{federation.reload()}.")
         return
-    if broker or port or renew:
-        raise typer.BadParameter("--broker, --port and --renew describe the broker of a site: name it with --site")
+    if broker or port or renew or relay is not None:
+        raise typer.BadParameter(
+            "--broker, --port, --renew and --relay describe the broker of a site: name it with --site"
+        )
     running = find_running_broker(federation.broker_folder)
     if running is not None:
         raise FolderInUseError(f"the broker of {folder} is already running: {running.process}")

@@ -4,7 +4,7 @@ federation.yaml        the record; all files below follow from it
 inventory.yml          for Ansible
 authority/             ca.crt and ca.key: back them up, and keep ca.key secret
 broker/                the files of Mosquitto
-sites/SITE/            the files of a site's Mosquitto, with the identity of its bridge
+sites/SITE/            the files of a site's Mosquitto, with the identity of its bridge; relay/ with those of its relay
 coordinator/, watch/, homeassistant/
                        ca.crt, tls.crt, tls.key of the workstation's own users
 boards/BOARD/          ca.crt, tls.crt, tls.key and agent.yaml of a board; its wifi.yaml if a list of boards named one
@@ -13,6 +13,7 @@ boards/BOARD/          ca.crt, tls.crt, tls.key and agent.yaml of a board; its w
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -21,11 +22,11 @@ from typing import Any, Final
 
 from fedquilt_common.errors import FederationError
 from fedquilt_common.experiment.agent_config import AgentConfig
-from fedquilt_common.files.durable import create_private, sync, write_durably
+from fedquilt_common.files.durable import write_durably
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.files.yaml_text import dump_yaml, load_yaml, read_text
 from fedquilt_common.wire.topics import RESERVED, SITE_USER
-from fedquilt_server.provisioning.acl import make_acl, make_site_acl
+from fedquilt_server.provisioning.acl import make_acl
 from fedquilt_server.provisioning.authority import Identity, expiry, issue_certificate, load_identity, make_authority
 from fedquilt_server.provisioning.authority import revocation_list as signed_list
 from fedquilt_server.provisioning.board_plan import (
@@ -40,17 +41,20 @@ from fedquilt_server.provisioning.broker_process import reload_broker
 from fedquilt_server.provisioning.card import Wifi
 from fedquilt_server.provisioning.inventory import inventory
 from fedquilt_server.provisioning.names import broker_name, check_host
+from fedquilt_server.provisioning.private_files import write_private
 from fedquilt_server.provisioning.record import (
     RECORD,
     BoardRecord,
     FederationRecord,
+    RelayRecord,
     RevokedCertificate,
     SiteRecord,
     read_record,
     write_record,
 )
-from fedquilt_server.provisioning.site_bridge import BRIDGE, bridge_section
-from fedquilt_server.provisioning.site_plan import plan_site
+from fedquilt_server.provisioning.site_bridge import BRIDGE
+from fedquilt_server.provisioning.site_files import RELAY, agents_behind, write_site
+from fedquilt_server.provisioning.site_plan import plan_site, relay_name
 
 DAYS: Final = 5 * 365
 """Default validity of a certificate in days."""
@@ -143,7 +147,13 @@ class Federation:
         return board
 
     def add_site(
-        self, name: str, hosts: Sequence[str] = (), port: int | None = None, days: int = DAYS, renew: bool = False
+        self,
+        name: str,
+        hosts: Sequence[str] = (),
+        port: int | None = None,
+        days: int = DAYS,
+        renew: bool = False,
+        relay: bool | None = None,
     ) -> SiteRecord:
         """Write the files of a site's broker. A site that exists keeps its certificates, unless its hosts change.
 
@@ -152,7 +162,9 @@ class Federation:
             hosts: names and addresses of the site's broker; empty keeps those that it had.
             port: the broker's port; None keeps the one that it had, or is 8883.
             days: validity of new certificates.
-            renew: replace the certificates of the broker and of its bridge; that of the bridge is withdrawn.
+            renew: replace the certificates of the broker, its bridge and its relay; those of the last two are
+                withdrawn.
+            relay: whether a relay sends the boards' replies; None: as before, at first without one.
 
         Raises:
             FederationError: the name or a host cannot be used, or a new site has no host.
@@ -170,12 +182,32 @@ class Federation:
                 serial = f"{identity.certificate.serial_number:x}"
                 planned = planned.model_copy(update={"serial": serial, "until": expiry(identity.certificate)})
             replaced = [] if before is None or not renew else [_withdraw(before.serial, f"{SITE_USER}{name}")]
+            own, withdrawn = self._issue_relay(record, name, relay, renew=renew, until=until)
+            planned, replaced = planned.model_copy(update={"relay": own}), [*replaced, *withdrawn]
             self._write_files(
                 record.model_copy(update={
                     "sites": {**record.sites, name: planned}, "withdrawn": (*record.withdrawn, *replaced),
                 })
             )  # fmt: skip
         return planned
+
+    def _issue_relay(
+        self, record: FederationRecord, site: str, wanted: bool | None, *, renew: bool, until: datetime
+    ) -> tuple[RelayRecord | None, list[RevokedCertificate]]:
+        """Return the relay of a site, with a certificate if it needs a new one, and what is withdrawn."""
+        before = record.sites[site].relay if site in record.sites else None
+        has_relay, folder = (before is not None if wanted is None else wanted), self.site_folder(site) / RELAY
+        if before is not None and has_relay and not renew:
+            return before, []
+        withdrawn = [] if before is None else [_withdraw(before.serial, before.name)]
+        if not has_relay:
+            shutil.rmtree(folder, ignore_errors=True)
+            return None, withdrawn
+        name = relay_name(record, site)
+        identity = issue_certificate(self._authority(), name, until)
+        self._write_identity(folder, identity, "tls")
+        serial = f"{identity.certificate.serial_number:x}"
+        return RelayRecord(name=name, serial=serial, until=expiry(identity.certificate)), withdrawn
 
     def wifi_file(self, board: str) -> Path:
         """Return the file with a board's wireless network; it exists only if the board has one."""
@@ -186,7 +218,7 @@ class Federation:
         path, text = self.wifi_file(board), dump_yaml(wifi.model_dump(exclude_defaults=True))
         if path.exists() and path.read_text(encoding="utf-8") == text:
             return False
-        _write_private(path, text)
+        write_private(path, text)
         return True
 
     def revoke(self, name: str) -> str:
@@ -284,22 +316,13 @@ class Federation:
         boards = [name for name, board in record.boards.items() if board.revoked is None]
         serials = {int(entry.serial, 16): entry.at for entry in record.withdrawn}
         revoked = signed_list(self._authority(), serials, _now())
-        behind = {site: record.boards_behind(site) for site in record.sites}
+        behind = {site: agents_behind(record, site) for site in record.sites}
         write_durably(self.broker_folder / "revoked.crl", revoked)
-        _write_private(self.broker_folder / "acl", make_acl(record.name, boards, behind))
-        for site, names in behind.items():
-            self._write_site(record, site, names, revoked)
+        write_private(self.broker_folder / "acl", make_acl(record.name, boards, behind))
+        for site in behind:
+            write_site(self.site_folder(site), record, site, revoked)
         write_durably(self.folder / "inventory.yml", inventory(record))
         write_record(self.folder, record)
-
-    def _write_site(self, record: FederationRecord, site: str, boards: Sequence[str], revoked: str) -> None:
-        """Write the files of a site's broker that follow from the record."""
-        folder, port = self.site_folder(site), record.sites[site].port
-        bridge = bridge_section(record, site, boards)
-        write_durably(folder / "revoked.crl", revoked)
-        _write_private(folder / "acl", make_site_acl(record.name, boards))
-        write_durably(folder / CONFIG, local_config(folder, port, bridge))
-        write_durably(folder / "mosquitto-tls.conf", system_config(port, bridge))
 
     def _write_bundle(self, folder: Path, identity: Identity, config: AgentConfig) -> None:
         self._write_identity(folder, identity, "tls")
@@ -309,7 +332,7 @@ class Federation:
     def _write_identity(self, folder: Path, identity: Identity, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_durably(folder / "ca.crt", (self.folder / AUTHORITY / "ca.crt").read_text())
-        _write_private(folder / f"{name}.key", identity.key_pem)
+        write_private(folder / f"{name}.key", identity.key_pem)
         write_durably(folder / f"{name}.crt", identity.certificate_pem)
 
 
@@ -343,21 +366,11 @@ def make_federation(folder: Path, name: str, hosts: Sequence[str], port: int = 8
         authority = make_authority(name, _now())
         (folder / ".gitignore").write_text("*\n")  # the folder may be inside a Git repository
         (folder / AUTHORITY).mkdir(exist_ok=True, mode=0o700)
-        _write_private(folder / AUTHORITY / "ca.key", authority.key_pem)
+        write_private(folder / AUTHORITY / "ca.key", authority.key_pem)
         write_durably(folder / AUTHORITY / "ca.crt", authority.certificate_pem)
         write_record(folder, record)
     federation.renew()
     return federation
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Write a file durably that only its owner can read, also while it is written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = create_private(path.with_name(f".{path.name}.new"))
-    fresh.write_text(text, encoding="utf-8")
-    sync(fresh)
-    fresh.replace(path)
-    sync(path.parent)
 
 
 def _revocation(board: BoardRecord, name: str) -> RevokedCertificate:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from fedquilt_common.wire.topics import SITE_USER, Topics
+from fedquilt_server.provisioning.acl import SiteAgents
 from fedquilt_server.provisioning.broker_files import SYSTEM_FOLDER
 from fedquilt_server.provisioning.record import FederationRecord
 
@@ -36,17 +36,19 @@ notification_topic {site}
 """
 
 
-def bridge_section(record: FederationRecord, site: str, boards: Iterable[str]) -> str:
+def bridge_section(record: FederationRecord, site: str, agents: SiteAgents) -> str:
     """Return the section ``connection`` of a site's configuration.
 
     Args:
         record: the federation, with the site.
         site: its name.
-        boards: the boards behind it.
+        agents: those behind it.
     """
     topics = Topics(record.name)
     head = _SECTION.format(
         user=f"{SITE_USER}{site}", host=record.hosts[0], port=record.port, folder=SYSTEM_FOLDER, bridge=BRIDGE,
         connection=record.sites[site].connection, site=topics.site(site),
     )  # fmt: skip
-    return head + "".join(f"topic {name} {direction} 1\n" for direction, name in topics.site_filters(boards))
+    return head + "".join(
+        f"topic {name} {direction} 1\n" for direction, name in topics.site_filters(agents.boards, agents.relay)
+    )

@@ -8,6 +8,8 @@ from datetime import datetime, timezone
 from typing import Final
 
 from fedquilt_common.errors import FederationError
+from fedquilt_common.experiment.relay_config import RelayConfig
+from fedquilt_common.wire.topics import RELAY_SUFFIX
 from fedquilt_server.provisioning.board_plan import check_level
 from fedquilt_server.provisioning.names import check_host
 from fedquilt_server.provisioning.record import FederationRecord, SiteRecord
@@ -44,6 +46,30 @@ def plan_site(record: FederationRecord, name: str, hosts: Sequence[str], port: i
     return SiteRecord(
         hosts=tuple(hosts), port=port or 8883, connection=secrets.token_hex(16), serial="0", until=_NO_CERTIFICATE
     )
+
+
+def relay_name(record: FederationRecord, site: str) -> str:
+    """Return the name of a site's relay, new or not.
+
+    Raises:
+        FederationError: a board has the name.
+    """
+    name = f"{site}{RELAY_SUFFIX}"
+    if name in record.boards:
+        raise FederationError(f"the relay of the site {site!r} would be {name!r}, but a board has this name")
+    return name
+
+
+def relay_config(record: FederationRecord, site: str) -> RelayConfig | None:
+    """Return the configuration of a site's relay; None if the site has none."""
+    own = record.sites[site]
+    if own.relay is None:
+        return None
+    boards = {name: record.boards[name].clients for name in record.boards_behind(site)}
+    return RelayConfig(
+        broker=own.url, site=site, id=own.relay.name, federation=record.name, ca="ca.crt", cert="tls.crt",
+        key="tls.key", boards=dict(boards),
+    )  # fmt: skip
 
 
 def _check_name(name: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import typer
 
 from fedquilt_server.provisioning.federation import Federation
+from fedquilt_server.provisioning.site_files import RELAY, RELAY_CONFIG
 
 
 def print_site(federation: Federation, site: str, folder_option: str) -> None:
@@ -26,6 +27,9 @@ def print_site(federation: Federation, site: str, folder_option: str) -> None:
     typer.echo("On the site's machine, with the files in /etc/mosquitto/fedquilt and mosquitto-tls.conf in")
     typer.echo("/etc/mosquitto/conf.d:")
     typer.echo("  sudo systemctl restart mosquitto")
+    if (relay := record.sites[site].relay) is not None:
+        typer.echo(f"On the same machine or another one at the site, with the files in {files / RELAY}:")
+        typer.echo(f"  fedquilt relay --config {RELAY_CONFIG}    # {relay.name}: one reply for all boards")
     typer.echo("To check the line from there, run")
     typer.echo(f"  fedquilt doctor --broker {record.url} --federation {record.name} \\")
     typer.echo("    --ca ca.crt --cert bridge.crt --key bridge.key")
@@ -39,3 +43,5 @@ def note_sites(federation: Federation, boards: Iterable[str]) -> None:
             f"The broker of the site {site} needs new files: copy mosquitto-tls.conf, acl and revoked.crl from "
             f"{federation.site_folder(site)} to it, and restart it."
         )
+        if record.sites[site].relay is not None:
+            typer.echo(f"Its relay needs its new {RELAY}/{RELAY_CONFIG}, too, and a restart.")

@@ -183,6 +183,7 @@ def board_status(board: BoardHealth, now: float, is_cut_off: bool = False) -> Bo
         agent=board.board,
         kind=board.kind,
         site=board.site,
+        is_relay=board.is_relay,
         online=board.state == "joined",
         clients=board.clients,
         memory_total=board.memory_total,

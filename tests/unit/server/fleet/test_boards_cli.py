@@ -22,7 +22,7 @@ from fedquilt_common import __version__, cli
 from fedquilt_common.doctor.pi_firmware import read_throttled
 from fedquilt_common.wire.messages import AgentPresence, FailedMessage, ProfileMessage, Telemetry
 from fedquilt_common.wire.topics import Topics
-from fedquilt_server.fleet.health import known_boards, update_board
+from fedquilt_server.fleet.health import BoardHealth, update_board
 from fedquilt_server.fleet.watch_table import describe_change
 from fedquilt_server.provisioning.federation import Federation, make_federation
 from fedquilt_server.simulate.mosquitto import free_port
@@ -168,7 +168,7 @@ def test_an_invalid_message_changes_nothing(federation: Federation) -> None:
 
 
 def test_a_will_and_a_failure() -> None:
-    boards = known_boards({})
+    boards: dict[str, BoardHealth] = {}
     failed = FailedMessage(agent="a", run="r", client=0, round=1, exchange=0, reason="out of memory").encode()
     seen = update_board(boards, TOPICS, TOPICS.telemetry("a"), failed, retained=False, now=5.0)
     assert seen is not None

@@ -8,7 +8,7 @@ from tests.support.peers import bare_broker, peer
 
 from fedquilt_common.wire.messages import AgentPresence
 from fedquilt_common.wire.topics import Topics
-from fedquilt_server.fleet.health import silent_boards
+from fedquilt_server.fleet.health import known_boards, silent_boards, update_board
 from fedquilt_server.fleet.listener import FleetListener
 from fedquilt_server.provisioning.federation import make_federation
 from fedquilt_server.simulate.mosquitto import free_port
@@ -35,3 +35,18 @@ def test_the_boards_of_a_site_that_is_cut_off_have_that_problem_and_nobody_waits
         assert listener.boards["a"].problems == ["its site hall is cut off"]
         assert listener.boards["b"].problems == []
         assert silent_boards(listener.boards.values()) == ["b"]
+
+
+def test_a_relay_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    federation.add_site("hall", ["localhost"], relay=True)
+    boards = known_boards(federation.record)
+    missing = ["the relay of site hall is offline: the replies of its boards wait there"]
+    assert boards["hall-relay"].problems == missing
+    for online, problems in ((True, []), (False, missing)):
+        message = AgentPresence(agent="hall-relay", online=online, boot=1, site="hall", site_relay=True).encode()
+        topic = TOPICS.presence("hall-relay")
+        changed = update_board(boards, TOPICS, topic, message, retained=False, now=1.0)
+        assert changed is not None
+        boards["hall-relay"] = changed
+        assert changed.problems == problems

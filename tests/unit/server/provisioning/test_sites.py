@@ -9,9 +9,12 @@ from cryptography import x509
 
 from fedquilt_common import cli
 from fedquilt_common.errors import FederationError
+from fedquilt_common.experiment.agent_config import read_agent_config
+from fedquilt_common.experiment.relay_config import RelayConfig
 from fedquilt_common.files.yaml_text import load_yaml
 from fedquilt_server.provisioning.broker_files import required_files
 from fedquilt_server.provisioning.federation import Federation, make_federation
+from fedquilt_server.provisioning.owners import read_assignments
 from fedquilt_server.provisioning.renewal import boards_elsewhere
 
 
@@ -68,6 +71,43 @@ def test_a_renewal_withdraws_the_certificate_of_the_bridge(made: Federation) -> 
     assert after.connection == before.connection
     assert [entry.serial for entry in made.record.withdrawn] == [before.serial]
     assert made.record.withdrawn[0].board == "site-hall"
+
+
+def test_a_relay_comes_and_goes_with_its_certificate_and_its_topics(
+    made: Federation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["federation", "broker", "--site", "hall", "--folder", str(made.folder)]
+    assert cli.run([*command, "--broker", "hall.example"]) == 0
+    made.provision("pi", "pi4", "0-3", site="hall")
+    assert cli.run([*command, "--relay"]) == 0
+    assert "fedquilt relay --config relay.yaml" in " ".join(capsys.readouterr().out.split())
+    folder = made.site_folder("hall") / "relay"
+    config = RelayConfig.model_validate(read_agent_config(folder / "relay.yaml"))
+    assert (config.broker, config.name, config.owners) == (
+        "mqtts://hall.example:8883", "hall-relay", dict.fromkeys(range(4), "pi"),
+    )  # fmt: skip
+    assert all(Path(path).is_file() for path in (config.ca, config.cert, config.key))
+    replies = [line for line in topics_of(made, "hall") if "replies" in line]
+    assert replies == ["topic fedquilt/v1/lab/agents/hall-relay/replies/# out 1"]
+    assert "topic fedquilt/v1/lab/agents/pi/presence out 1" in topics_of(made, "hall")
+    assert read_assignments(made.folder / "inventory.yml").relays == {"hall-relay": "hall"}
+    first = made.add_site("hall").relay
+    assert first is not None
+    assert made.add_site("hall", renew=True).relay != first
+    assert first.serial in {entry.serial for entry in made.record.withdrawn}
+    assert cli.run([*command, "--no-relay"]) == 0
+    assert not folder.exists()
+    assert "topic fedquilt/v1/lab/agents/pi/replies/# out 1" in topics_of(made, "hall")
+    assert [entry.board for entry in made.record.withdrawn].count("hall-relay") == 2
+
+
+def test_the_relay_of_a_site_and_a_board_cannot_have_the_same_name(made: Federation) -> None:
+    made.add_site("hall", ["hall.example"], relay=True)
+    with pytest.raises(FederationError, match="'hall-relay' is the relay of the site 'hall'"):
+        made.provision("hall-relay", "pi4")
+    made.provision("roof-relay", "pi4")
+    with pytest.raises(FederationError, match="a board has this name"):
+        made.add_site("roof", ["roof.example"], relay=True)
 
 
 def test_a_revoked_board_leaves_the_files_of_its_site(made: Federation) -> None:
