@@ -19,7 +19,7 @@ from fedquilt_server.coordinator.claims import all_free
 from fedquilt_server.coordinator.flood_guard import FIRST_MUTE, STRANGERS, FloodGuard, Mute
 from fedquilt_server.coordinator.ledger import Ledger
 from fedquilt_server.coordinator.site_relays import SiteRelays
-from fedquilt_server.round.events import Rejected
+from fedquilt_server.round.events import Rejected, Replied
 from fedquilt_server.round.machine import Machine
 from fedquilt_server.round.policy import KnownAgent
 
@@ -126,6 +126,30 @@ def test_an_agent_with_many_clients_may_offer_all_its_replies_again(door: Door) 
         ledger.take(TOPICS.parse(topic), CHUNK)
         if not manifest:  # each refusal is journaled once
             ledger.book(Rejected(0.0, "pi", client, 1, "has been counted", "duplicate"))
+    assert door.mutes == []
+
+
+def test_the_relay_of_a_site_may_send_for_all_boards_behind_it(door: Door) -> None:
+    boards = {f"pi-{number}": tuple(range(10 * number, 10 * number + 10)) for number in range(20)}
+    agents = {name: KnownAgent(1, clients, 1, Profile()) for name, clients in boards.items()}
+    hosts = {client: name for name, clients in boards.items() for client in clients}
+    known = {**agents, "hall-relay": KnownAgent(1, (), 1, Profile())}
+    machine = cast(Machine, SimpleNamespace(agents=known, host_of=hosts))
+    relays = SiteRelays(machine, all_free)
+    for name in known:
+        relay = name == "hall-relay"
+        relays.take(AgentPresence(agent=name, online=True, boot=1, site="hall", site_relay=relay))
+    ledger = Ledger(machine, door.admission, door.guard, CHUNK, relays)
+    ledger.open(9.0)
+    for refused, (client, board) in itertools.product((False, True), hosts.items()):
+        topic = TOPICS.reply_chunk("hall-relay", client, 1, 0, 0)
+        for _ in range(3):
+            assert door.admission.admits(message(topic, bytes(CHUNK)))
+            ledger.take(TOPICS.parse(topic), CHUNK)
+        if refused:
+            ledger.book(Rejected(0.0, board, client, 1, "is not finite"))
+        else:
+            ledger.book(Replied(0.0, board, client, 1, 0, "d", 1.0, relay="hall-relay"))
     assert door.mutes == []
 
 
