@@ -214,11 +214,6 @@ class Relay(Uploads):
                     self._pools[key] = Pool(self._leaving.before(message.deadline))
                 self._pools[key].awaited[task.client] = task.id
 
-    def is_held(self, reply: StoredReply) -> bool:
-        """Whether a reply waits to be added up with others."""
-        key = self._keys.get((reply.client, reply.task))
-        return key is not None and self._pools[key].held.get(reply.client) == reply
-
     def _take_up(self, group: SumGroup) -> None:
         """Continue with a committed group, if all of its members are asked for their replies again."""
         pool = self._pools.get(group.key)

@@ -135,8 +135,10 @@ class SiteRun:
         self._take_up(self._tasks.values())
 
     def _fetch_bases(self) -> None:
-        """Download what sums are made from."""
-        self._downloads.want(task.patches[0] for task in self._tasks.values() if can_be_summed(task))
+        """Download what the sums of the open exchange are made from."""
+        here = self.round.id if self.round is not None else None
+        own = (task for task in self._tasks.values() if task.message.id == here and can_be_summed(task))
+        self._downloads.want(task.patches[0] for task in own)
 
     def _leave_behind(self, tasks: set[TaskId]) -> None:
         """Report the replies as late whose tasks are over, and forget what became of all others."""

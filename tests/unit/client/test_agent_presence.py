@@ -110,4 +110,5 @@ def test_a_restart_of_an_agent_is_no_other_agent(
         with host():
             wait_for(lambda: peer.messages("telemetry"), "telemetry")
     assert "another agent" not in caplog.text
+    wait_for(lambda: len(presences(peer)) == 5, "the last farewell")
     assert [here.online for here in presences(peer)] == [True, True, False, True, False]

@@ -70,4 +70,4 @@ def test_a_relay_presents_itself_reports_that_it_lives_and_leaves_with_the_run(
         peer.publish(peer.topics.run, RunMessage(run="run-1", experiment=experiment))
         peer.publish(peer.topics.end, EndMessage(run="run-1", reason="done"))
         assert process.wait(20) == 0
-    assert not presences(peer)[-1].online
+    wait_for(lambda: not presences(peer)[-1].online)
