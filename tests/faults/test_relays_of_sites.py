@@ -63,8 +63,8 @@ class Run:
         config = self.tree.federation.site_folder(site) / "relay" / "relay.yaml"
         self.start(f"{site}-relay", ["relay", "--config", str(config), "--state", str(self.folder / f"{site}-relay")])
 
-    def start_coordinator(self) -> None:
-        options = ["--out", str(self.folder / "run"), "--no-page", *coordinator_options(self.tree.federation)]
+    def start_coordinator(self, *more: str) -> None:
+        options = [*more, "--out", str(self.folder / "run"), "--no-page", *coordinator_options(self.tree.federation)]
         self.start("coordinator", ["coordinator", str(self.folder / "experiment.yaml"), *options])
 
     def kill(self, name: str) -> None:
@@ -153,6 +153,24 @@ def test_a_relay_that_stops_and_is_killed_goes_on_from_its_disk(tmp_path: Path, 
         assert run.finish() == undisturbed
     assert run.senders() == ONE_SUM_A_ROUND
     assert "The relay of site hall is connected again" in run.texts()
+
+
+def test_a_cut_line_and_a_killed_coordinator_change_no_bit(tmp_path: Path, undisturbed: str) -> None:
+    """The relay has a sum that cannot travel while the coordinator, which must ask for it, is gone."""
+    with (
+        broker_tree(tmp_path / "f", SITES, ["hall"], CLIENTS) as tree,
+        running(tree, tmp_path, boards_add_up=("b",)) as run,
+    ):
+        run.processes["d"].send_signal(signal.SIGSTOP)
+        run.start_coordinator()
+        wait(lambda: len(replies_of(tmp_path / RELAY)) == 2)
+        with tree.lines["hall"].cut():
+            run.processes["d"].send_signal(signal.SIGCONT)
+            wait(lambda: list((tmp_path / RELAY).glob("runs/*/sums/1.0-1.json")))
+            run.kill("coordinator")
+        run.start_coordinator("--resume")
+        assert run.finish() == undisturbed
+    assert run.senders() == ONE_SUM_A_ROUND
 
 
 def replies_of(state: Path) -> list[Path]:
