@@ -59,9 +59,11 @@ PINGS, MESSAGES = 40, 10
 MODELS: Final = ((10_000, 20), (1_000_000, 2))
 """Bytes of the models that the broker hands to all boards, and how often."""
 CALM_SECONDS: Final = 1.0
-CALM: Final = 0.05
-"""A process that takes less of a processor than this share has done its work."""
-MOST_SECONDS: Final = 240.0
+CALM: Final = 0.4
+"""A process that takes less of a processor than this share has done its work; a coordinator looks at all boards once a
+second."""
+IDLE_SECONDS: Final = 8.0
+MOST_SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True)
@@ -147,11 +149,17 @@ def child(command: Sequence[str]) -> Iterator[psutil.Process]:
 
 
 @asynccontextmanager
-async def coordinator(folder: Path, port: int) -> AsyncIterator[psutil.Process]:
-    """Run a coordinator that waits for its clients, until the block ends."""
+async def coordinator(folder: Path, port: int, clients: int) -> AsyncIterator[psutil.Process]:
+    """Run a coordinator that waits for its clients, until the block ends.
+
+    Args:
+        folder: for its files.
+        port: the broker's.
+        clients: of its experiment; it mutes new boards that are more than twice as many.
+    """
     folder.mkdir()
     experiment = folder / "experiment.yaml"
-    experiment.write_text(dump_experiment(bench_experiment(1, 4, 0.01, 1)))
+    experiment.write_text(dump_experiment(bench_experiment(1, clients, 0.01, 1)))
     words = ["coordinator", str(experiment), "--out", str(folder / "run"), "--no-page",
              "--broker", f"mqtt://127.0.0.1:{port}", "--federation", TOPICS.federation]  # fmt: skip
     with child([sys.executable, "-m", "fedquilt_common.cli", *words]) as process:
@@ -166,12 +174,12 @@ async def measure(count: int) -> dict[str, Any]:
         port = free_port()
         with child(broker_command(Path(made) / "broker", port)) as broker:
             wait_listening("127.0.0.1", port, 10)
-            async with coordinator(Path(made) / "alone", port) as process:
+            async with coordinator(Path(made) / "alone", port, count) as process:
                 alone = process.memory_info().rss
             idle = broker.memory_info().rss
             crowd = await connect_all(broker, port, count)
             found = {"boards": count, **await measure_broker(crowd, idle)}
-            async with coordinator(Path(made) / "crowded", port) as process:
+            async with coordinator(Path(made) / "crowded", port, count) as process:
                 return {**found, **await measure_coordinator(crowd, process, alone)}
 
 
@@ -221,16 +229,27 @@ async def measure_coordinator(crowd: Crowd, process: psutil.Process, alone: int)
     count, joined = len(crowd.boards), processor_seconds(process)
     held = process.memory_info().rss - alone
 
+    idle = await crowd.cost(wait_idle, process) / IDLE_SECONDS
+    begin, before = time.monotonic(), processor_seconds(crowd.broker)
+
     async def tell() -> None:
         await crowd.send_telemetry()
         await calm(process)
 
-    message = await crowd.cost(tell, process) / MESSAGES / count
-    broker = await crowd.cost(tell) / MESSAGES / count
+    told = await crowd.cost(tell, process) - idle * (time.monotonic() - begin)
+    broker = processor_seconds(crowd.broker) - before
     return {
-        "coordinator_bytes_per_board": round(held / count), "coordinator_start_seconds": round(joined, 2),
-        "coordinator_seconds_per_telemetry": round(message, 8), "broker_seconds_per_message": round(broker, 8),
-    }  # fmt: skip
+        "coordinator_bytes_per_board": round(held / count),
+        "coordinator_start_seconds": round(joined, 2),
+        "coordinator_idle_share": round(idle, 4),
+        "coordinator_seconds_per_telemetry": round(told / MESSAGES / count, 8),
+        "broker_seconds_per_message": round(broker / MESSAGES / count, 8),
+    }
+
+
+async def wait_idle() -> None:
+    """Wait while nobody does anything."""
+    await asyncio.sleep(IDLE_SECONDS)
 
 
 def main() -> None:

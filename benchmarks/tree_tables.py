@@ -295,7 +295,7 @@ def boards_table(rows: Sequence[Line]) -> str:
 def board_cells(row: Line) -> dict[str, str]:
     """Return what a connected board costs, by name."""
     ping, message = row["broker_seconds_per_ping"], row["broker_seconds_per_message"]
-    told = row["coordinator_seconds_per_telemetry"]
+    told, idle = row["coordinator_seconds_per_telemetry"], row["coordinator_idle_share"] / row["boards"]
     models = {f"broker, a model of {one['bytes'] / 1e6:g} MB to a board": milliseconds(one["processor_seconds"])
               for one in row["broker_models"]}  # fmt: skip
     return {
@@ -306,8 +306,9 @@ def board_cells(row: Line) -> dict[str, str]:
         **models,
         "coordinator, memory of a board": f"{short(row['coordinator_bytes_per_board'] / 1e3)} kB",
         "coordinator, a message of telemetry": microseconds(told),
+        "coordinator, a second of a silent board": microseconds(idle),
         "idle boards that take one core of the broker": short(1 / (ping / PING_SECONDS + message / TELEMETRY_SECONDS)),
-        "idle boards that take one core of the coordinator": short(TELEMETRY_SECONDS / told),
+        "idle boards that take one core of the coordinator": short(1 / (told / TELEMETRY_SECONDS + idle)),
     }
 
 
