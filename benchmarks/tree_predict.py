@@ -16,14 +16,11 @@ from typing import Any, Final
 
 from tree_model import Cost, Fit, Line, Load, load_of
 
-MEMBERS: Final = 10_000
-"""Most members of a partial sum that the program accepts."""
-BOARDS: Final = 10_000
-"""Most agents that a coordinator accepts."""
-CLIENTS: Final = 400_000
-"""Most clients of an experiment."""
-MESSAGE_BYTES: Final = 8 * 1024 * 1024
-"""Largest manifest that a board reads."""
+from fedquilt_common.wire.message_base import MAX_CLIENTS
+from fedquilt_common.wire.messages import MOST_MEMBERS
+from fedquilt_common.wire.parsing import MAX_MESSAGE
+from fedquilt_server.coordinator.claims import MOST_AGENTS
+
 PACKET_BYTES: Final = 2_000_000
 """Largest packet that Mosquitto 2.1 accepts unless it is configured otherwise."""
 
@@ -197,10 +194,10 @@ def exceeded_limits(federation: Federation) -> Iterator[str]:
     yield from (
         text
         for text, value, limit in (
-            ("clients", federation.clients, CLIENTS),
-            ("boards", last.children, BOARDS),
-            ("members of a sum", below, MEMBERS),
-            ("manifest", manifest if federation.whole_manifest else manifest / last.children, MESSAGE_BYTES),
+            ("clients", federation.clients, MAX_CLIENTS),
+            ("boards", last.children, MOST_AGENTS),
+            ("members of a sum", below, MOST_MEMBERS),
+            ("manifest", manifest if federation.whole_manifest else manifest / last.children, MAX_MESSAGE),
         )
         if value > limit
     )

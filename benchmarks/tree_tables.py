@@ -10,12 +10,18 @@ from typing import Any, Final
 
 from resume import read_lines
 from tree_model import Cost, Fit, Line, MemoryFit, fit_all, fit_memory
-from tree_predict import Federation, costs_of_trained, exceeded_limits, predict, predict_case, total
+from tree_predict import PACKET_BYTES, Federation, costs_of_trained, exceeded_limits, predict, predict_case, total
+
+from fedquilt_common.wire.message_base import MAX_CLIENTS
+from fedquilt_common.wire.messages import MOST_MEMBERS
+from fedquilt_common.wire.number_ranges import NUMBERS
+from fedquilt_common.wire.parsing import MAX_MESSAGE
+from fedquilt_server.coordinator.claims import MOST_AGENTS
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results"
 PAGE: Final = ROOT / "docs" / "scale.md"
-BLOCK: Final = r"(<!-- table: {} -->\n).*?(\n<!-- end -->)"
+BLOCK: Final = r"(<!-- table: {} -->\n).*?(<!-- end -->)"
 ROLES: Final = ("broker", "coordinator", "agent", "worker")
 PREDICTED: Final = tuple((clients, size) for clients in (10_000, 100_000, 1_000_000) for size in (0.01, 1.0, 45.0))
 FAN_OUTS: Final = (None, 100, 1000)
@@ -50,6 +56,7 @@ def make_tables(measured: Line, population: Line, connections: Line) -> dict[str
         "population": population_table(population["rows"]),
         "manifests": manifests_table(population["manifests"]),
         "boards": boards_table(connections["rows"]),
+        "limits": limits_table(),
     }
 
 
@@ -312,6 +319,20 @@ def board_cells(row: Line) -> dict[str, str]:
     }
 
 
+def limits_table() -> str:
+    """Return the limits of the program and of its broker, and how many clients fit a manifest."""
+    asked = Federation(1, 1.0).manifest
+    return table(("limit", "value", "where"), [
+        ("clients of an experiment, and of an agent", f"{MAX_CLIENTS:,}", "`data.clients`, `MAX_CLIENTS`"),
+        ("numbers of clients", f"below {NUMBERS:,}", "`NUMBERS`"),
+        ("boards that are connected at a time", f"{MOST_AGENTS:,}", "`MOST_AGENTS`"),
+        ("members of a partial sum", f"{MOST_MEMBERS:,}", "`MOST_MEMBERS`"),
+        *((name, f"{size:,} bytes: {short(size / asked)} clients asked", f"`{where}`") for name, size, where in (
+            ("a manifest, or another control message", MAX_MESSAGE, "MAX_MESSAGE"),
+            ("a packet of Mosquitto 2.1 with its defaults", PACKET_BYTES, "max_packet_size"))),
+    ])  # fmt: skip
+
+
 def write_tables(page: Path, tables: Mapping[str, str]) -> None:
     """Replace the tables of a page.
 
@@ -320,7 +341,7 @@ def write_tables(page: Path, tables: Mapping[str, str]) -> None:
     """
     text = page.read_text(encoding="utf-8")
     for name, content in tables.items():
-        text, count = re.subn(BLOCK.format(re.escape(name)), rf"\g<1>{content}\g<2>", text, flags=re.DOTALL)
+        text, count = re.subn(BLOCK.format(re.escape(name)), rf"\g<1>\n{content}\n\n\g<2>", text, flags=re.DOTALL)
         if count != 1:
             raise ValueError(f"{page} has {count} places for a table, instead of one: <!-- table: {name} -->")
     page.write_text(text, encoding="utf-8")

@@ -190,9 +190,9 @@ def test_packets_that_arrive_in_pieces() -> None:
 
 def test_the_tables_replace_those_of_the_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("a\n<!-- table: one -->\nold\n<!-- end -->\nb\n<!-- table: two -->\n\n<!-- end -->\n")
+    page.write_text("a\n<!-- table: one -->\nold\n<!-- end -->\nb\n<!-- table: two -->\n<!-- end -->\n")
     tree_tables.write_tables(page, {"one": "new", "two": "| x |"})
-    one, two = "<!-- table: one -->\nnew\n<!-- end -->", "<!-- table: two -->\n| x |\n<!-- end -->"
+    one, two = "<!-- table: one -->\n\nnew\n\n<!-- end -->", "<!-- table: two -->\n\n| x |\n\n<!-- end -->"
     assert page.read_text() == f"a\n{one}\nb\n{two}\n"
     with pytest.raises(ValueError, match="0 places"):
         tree_tables.write_tables(page, {"three": ""})
@@ -201,5 +201,5 @@ def test_the_tables_replace_those_of_the_page(tmp_path: Path) -> None:
 def test_the_page_has_the_numbers_of_the_results() -> None:
     text = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
     for name, content in tree_tables.make_tables(*tree_tables.latest()).items():
-        made = f"<!-- table: {name} -->\n{content}\n<!-- end -->"
+        made = f"<!-- table: {name} -->\n\n{content}\n\n<!-- end -->"
         assert made in text, "run python benchmarks/tree.py --tables --write"
