@@ -1,7 +1,8 @@
 """Measures what each part of a federation costs in a round without training; history in benchmarks/results/tree.jsonl.
 
     python benchmarks/tree.py                      measure the full grid (under 12 minutes), append one line
-    python benchmarks/tree.py --quick --dry-run    a few small cases (under a minute), printed only
+    python benchmarks/tree.py --quick              a few small cases (under a minute), printed only
+    python benchmarks/tree.py --dry-run            the full grid, printed only
     python benchmarks/tree.py --tables             print the tables of docs/scale.md from the results, measure nothing
     python benchmarks/tree.py --tables --write     write them into docs/scale.md
 
@@ -183,7 +184,7 @@ def measure_all(cases: Sequence[Case], progress: Progress, seconds: float, least
 def main() -> None:
     """Measure a grid, or print the tables of earlier results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="measure a few small cases")
+    parser.add_argument("--quick", action="store_true", help="measure a few small cases, and only print them")
     parser.add_argument("--dry-run", action="store_true", help="do not append to the history")
     parser.add_argument("--tables", action="store_true", help="print the tables of the page, measure nothing")
     parser.add_argument("--write", action="store_true", help="with --tables: write them into the page")
@@ -200,13 +201,13 @@ def main() -> None:
     cases, name = (QUICK, "quick") if options.quick else (GRID, "full")
     head = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": "python benchmarks/tree.py" + " --quick" * options.quick,
+        "command": "python benchmarks/tree.py",
         "commit": commit(),
         "machine": machine(),
     }
     with Progress(ROOT / "build" / "tree" / name / "progress.jsonl", head["commit"]) as progress:
         measure_all(cases, progress, *((1.0, 2) if options.quick else (4.0, 2)))
-        if not options.dry_run:
+        if not (options.dry_run or options.quick):
             append_result(HISTORY, {**head, "cases": progress.lines, "sums": measure_sums()})
         progress.forget()
 
