@@ -109,7 +109,8 @@ def origin_row(name: str, line: Line) -> list[object]:
 def measured_table(cases: Sequence[Line]) -> str:
     """Return the measured cases."""
     head = ("agents", "clients", "model", "relays", "round", "broker", "coordinator", "agents' processes", "training",
-            "coordinator's memory", "largest agent", "sent", "received", "coordinator writes")  # fmt: skip
+            "coordinator's memory", "largest agent", "sent", "received", "coordinator writes",
+            "load before")  # fmt: skip
     return table(head, [measured_row(case) for case in cases if not case["held_out"]])
 
 
@@ -118,7 +119,8 @@ def measured_row(case: Line) -> list[str]:
     times = (case["median_seconds"], *(case["processor_seconds"][role] for role in ROLES))
     peaks = [case["peak_bytes"][role] for role in ("coordinator", "agent")]
     sizes = (*peaks, case["bytes_down"], case["bytes_up"], case["disk_bytes"]["coordinator"])
-    return [*case_cells(case), *(f"{short(one)} s" for one in times), *map(megabytes, sizes)]
+    load = str(case["machine"]["load_before"])
+    return [*case_cells(case), *(f"{short(one)} s" for one in times), *map(megabytes, sizes), load]
 
 
 def case_cells(case: Line) -> list[str]:
