@@ -1,0 +1,185 @@
+"""What a round costs each part of a federation: a model that is fitted to the measurements of ``tree.py``.
+
+Each part's processor seconds in a round are ``a + b * replies + c * megabytes`` of what one process handles, and for a
+coordinator also so much for each agent, for relay and coordinator so much for each megabyte of sums. Training is not
+part of it. ``tree_predict.py`` puts the parts together. Everything here is pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+Line = Mapping[str, Any]
+PARTS: Final = {
+    "broker": ("broker", None),
+    "coordinator": ("coordinator", False),
+    "coordinator of sums": ("coordinator", True),
+    "agent": ("agent", False),
+    "relay": ("agent", True),
+    "training process": ("worker", None),
+}
+"""Part -> the role of its processes, and the cases that have it: with relays, without, or both (None)."""
+TICK: Final = 0.01
+"""Seconds of processor time that the kernel counts at a time."""
+WELL_ABOVE: Final = 10
+TINY: Final = 1e-12
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one process handles in a round.
+
+    Attributes:
+        replies: client replies; for a coordinator of sums, the members of all sums; for a broker, the transfers of
+            models, replies and sums, in and out.
+        megabytes: for broker, coordinator and agent, what passes its sockets; for a coordinator of sums, what it sends;
+            for a relay and a training process, the model's megabytes times its clients.
+        agents: those from which a coordinator receives replies or sums.
+        sum_megabytes: the model's megabytes times the sums that are read or written.
+    """
+
+    replies: float
+    megabytes: float
+    agents: float = 0.0
+    sum_megabytes: float = 0.0
+
+    @property
+    def terms(self) -> tuple[float, ...]:
+        """What the costs of a part are multiplied with."""
+        return (1.0, self.replies, self.megabytes, self.agents, self.sum_megabytes)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Processor seconds of a part: in each round, for each reply, megabyte, agent, and megabyte of sums."""
+
+    fixed: float
+    reply: float
+    megabyte: float
+    agent: float = 0.0
+    sum_megabyte: float = 0.0
+
+    def seconds(self, load: Load) -> float:
+        """Return the processor seconds of a round."""
+        costs = (self.fixed, self.reply, self.megabyte, self.agent, self.sum_megabyte)
+        return math.fsum(cost * term for cost, term in zip(costs, load.terms, strict=True))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A part's cost, and how well it describes the measurements.
+
+    Attributes:
+        r2: share of the variance that it explains.
+        worst: largest relative error of a case that it was fitted to.
+        held_out: largest relative error of a case that it was not fitted to.
+    """
+
+    cost: Cost
+    r2: float
+    worst: float
+    held_out: float
+
+
+def load_of(part: str, line: Line) -> Load:
+    """Return what one process of a part handled in a measured case."""
+    agents, model, own = line["agents"], line["megabytes"], line["clients"] / line["agents"]
+    arriving = agents if line["relay"] else line["clients"]
+    up, down = line["bytes_up"] / 1e6, line["bytes_down"] / 1e6
+    return {
+        "broker": Load(1 + agents + 2 * arriving, down * (1 + agents) + 2 * up),
+        "coordinator": Load(line["clients"], down + up, agents),
+        "coordinator of sums": Load(line["clients"], down, agents, model * agents),
+        "agent": Load(own, model * (own + 1)),
+        "relay": Load(own, model * own, 0, model),
+        "training process": Load(own, model * own),
+    }[part]
+
+
+def seconds_of(part: str, line: Line) -> float:
+    """Return the processor seconds of one process of a part in a measured case."""
+    role, _ = PARTS[part]
+    return float(line["processor_seconds"][role]) / (line["agents"] if role in ("agent", "worker") else 1)
+
+
+def cases_of(part: str, lines: Sequence[Line], *, held_out: bool) -> list[Line]:
+    """Return the cases that have a part: those to fit it to, or those that were held out."""
+    _, relay = PARTS[part]
+    return [one for one in lines if one["held_out"] == held_out and relay in (None, one["relay"])]
+
+
+def resolution(line: Line) -> float:
+    """Return the processor seconds of a round that cannot be measured: the kernel counts ticks, over all rounds."""
+    return TICK / float(line["rounds"])
+
+
+def fit(part: str, lines: Sequence[Line]) -> Fit:
+    """Fit a part's cost by non-negative least squares of the relative errors, so that small cases count as large ones.
+
+    Args:
+        part: a key of ``PARTS``.
+        lines: all measured cases.
+    """
+    from scipy.optimize import nnls
+
+    used = cases_of(part, lines, held_out=False)
+    found = np.array([seconds_of(part, line) for line in used])
+    terms = np.array([load_of(part, line).terms for line in used])
+    size = np.maximum(terms.max(axis=0), TINY)  # so that no term is lost beside one that is a million times as large
+    weight = 1 / (found + [resolution(line) for line in used])
+    solution, _ = nnls(terms / size * weight[:, None], found * weight)
+    cost = Cost(*(float(value) for value in solution / size))
+    predicted = np.array([cost.seconds(load_of(part, line)) for line in used])
+    r2 = 1 - float(((found - predicted) ** 2).sum() / ((found - found.mean()) ** 2).sum())
+    held = cases_of(part, lines, held_out=True)
+    return Fit(cost, r2, largest_error(part, cost, used), largest_error(part, cost, held))
+
+
+def largest_error(part: str, cost: Cost, lines: Sequence[Line]) -> float:
+    """Return the largest relative error of a cost, of cases that are well above the resolution; 0 without any."""
+    pairs = [(seconds_of(part, line), cost.seconds(load_of(part, line))) for line in lines
+             if seconds_of(part, line) >= WELL_ABOVE * resolution(line)]  # fmt: skip
+    return max((abs(predicted / found - 1) for found, predicted in pairs), default=0.0)
+
+
+def fit_all(lines: Sequence[Line]) -> dict[str, Fit]:
+    """Fit every part."""
+    return {part: fit(part, lines) for part in PARTS}
+
+
+@dataclass(frozen=True)
+class MemoryFit:
+    """The coordinator's highest resident memory in bytes: at least, for each client that replies, for each model byte.
+
+    Attributes:
+        worst: largest relative error of a case.
+    """
+
+    fixed: float
+    client: float
+    model_byte: float
+    worst: float
+
+    def peak(self, clients: float, megabytes: float) -> float:
+        """Return the bytes in a round of so many replies."""
+        return self.fixed + self.client * clients + self.model_byte * megabytes * 1e6
+
+
+def fit_memory(lines: Sequence[Line]) -> MemoryFit:
+    """Fit the coordinator's memory to all cases that are not held out."""
+    from scipy.optimize import nnls
+
+    used = [line for line in lines if not line["held_out"]]
+    found = np.array([line["peak_bytes"]["coordinator"] for line in used], float)
+    terms = np.array([(1.0, line["clients"], line["megabytes"] * 1e6) for line in used])
+    size = terms.max(axis=0)
+    solution, _ = nnls(terms / size / found[:, None], np.ones(len(used)))
+    fixed, client, model_byte = (float(value) for value in solution / size)
+    made = MemoryFit(fixed, client, model_byte, 0.0)
+    errors = [made.peak(line["clients"], line["megabytes"]) / line["peak_bytes"]["coordinator"] - 1 for line in lines]
+    return MemoryFit(fixed, client, model_byte, max(map(abs, errors)))
