@@ -199,13 +199,14 @@ def main() -> None:
             write_tables(PAGE, tables)
         return
     cases, name = (QUICK, "quick") if options.quick else (GRID, "full")
+    version = commit()
     head = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": "python benchmarks/tree.py",
-        "commit": commit(),
+        "commit": version,
         "machine": machine(),
     }
-    with Progress(ROOT / "build" / "tree" / name / "progress.jsonl", head["commit"]) as progress:
+    with Progress(ROOT / "build" / "tree" / name / "progress.jsonl", version) as progress:
         measure_all(cases, progress, *((1.0, 2) if options.quick else (4.0, 2)))
         if not (options.dry_run or options.quick):
             append_result(HISTORY, {**head, "cases": progress.lines, "sums": measure_sums()})
