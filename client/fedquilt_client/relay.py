@@ -47,17 +47,20 @@ class LeavingTime:
     Attributes:
         margin: seconds before the deadline.
         share: the same as a share of the time that is left, if that is less.
+        longest: seconds that an exchange has; more cannot be left, so the clock is behind.
     """
 
     margin: float = 5.0
     share: float = 0.2
+    longest: float = float("inf")
 
     def before(self, deadline: float | None) -> float:
-        """Return it as Unix time; at once where the clock cannot be right."""
+        """Return it as Unix time; at once if the clock is beyond the deadline."""
         if deadline is None:
             return float("inf")
-        left = deadline - time.time()
-        return deadline - min(self.margin, self.share * left) if left > 0 else 0.0
+        now = time.time()
+        left = min(deadline - now, self.longest)
+        return now + left - min(self.margin, self.share * left) if left > 0 else 0.0
 
 
 class RunView(Protocol):
@@ -115,7 +118,8 @@ def make_uploads(
         speedup=experiment.speedup,
     )
     if settings.relay:
-        return Relay(options, on_damaged, store, run_of, lambda: settings.clients)
+        leaving = LeavingTime(longest=experiment.participation.deadline)
+        return Relay(options, on_damaged, store, run_of, lambda: settings.clients, leaving=leaving)
     return Uploads(on_damaged=on_damaged, **options)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+import errno
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -60,13 +62,15 @@ class SiteIntake:
         if header.index != address.chunk:
             raise DamagedTransferError(f"chunk {header.index} arrived on the topic of chunk {address.chunk}")
         check_size(header, LARGEST_SHARE * sum(patch.size for patch in task.patches) + LARGEST_REST)
-        if header.count == 1:
-            return self._write(header, read_whole(header, payload))
-        assembly = self._assembly(address, header, task)
-        if not assembly.add(header, payload):
-            return None
-        del self._transfers[address.agent, address.client, header.digest]
-        return assembly.finish(self._draft())
+        with self._reporting_no_room():
+            if header.count == 1:
+                self._check_room(header)
+                return self._write(header, read_whole(header, payload))
+            assembly = self._assembly(address, header, task)
+            if not assembly.add(header, payload):
+                return None
+            del self._transfers[address.agent, address.client, header.digest]
+            return assembly.finish(self._draft())
 
     def missing(self, address: Address, digest: str) -> Assembly | None:
         """Return a transfer that lacks chunks; None if it has not begun."""
@@ -79,12 +83,26 @@ class SiteIntake:
             self._transfers.pop(key).assembly.discard()
 
     def commit(self, blob: Blob, task: OpenTask) -> StoredReply:
-        """Move a draft to where a restarted relay finds it."""
+        """Move a draft to where a restarted relay finds it.
+
+        Raises:
+            NoRoomError: the disk is full.
+        """
         name = name_reply(*task.message.id, task.fingerprint, blob.digest, blob.head)
         ids = self._store.run.run, task.client, *task.message.id, task.fingerprint
         reply = StoredReply(*ids, name, blob.digest, blob.size, blob.head)
-        self._store.commit(reply, Drafts(blob.path, blob.path), None, memory=None)
+        with self._reporting_no_room():
+            self._store.commit(reply, Drafts(blob.path, blob.path), None, memory=None)
         return reply
+
+    @contextmanager
+    def _reporting_no_room(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise NoRoomError(f"the disk of the site's relay is full: free space in {self._store.folder}") from error
 
     def _draft(self) -> Path:
         self._serial += 1
@@ -109,7 +127,12 @@ class SiteIntake:
         own = [key for key in self._transfers if key[:2] == (address.agent, address.client)]
         if len(own) >= TRANSFERS_PER_CLIENT:
             self._transfers.pop(own[0]).assembly.discard()
-        free = psutil.disk_usage(str(self._store.folder)).free
+        self._check_room(header)
+
+    def _check_room(self, header: ChunkHeader) -> None:
+        """Check that a reply fits beside what the unfinished ones still need."""
+        promised = sum(transfer.assembly.unwritten for transfer in self._transfers.values())
+        free = psutil.disk_usage(str(self._store.folder)).free - promised
         if header.size > free - DISK_RESERVE:
             raise NoRoomError(
                 f"the relay of the site has no room for {header.size} bytes: {free} bytes are free in "

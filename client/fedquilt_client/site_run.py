@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LEAVING: Final = LeavingTime(margin=2.5, share=0.1)
+_MARGIN, _SHARE = 2.5, 0.1
 """Half of the time that an agent leaves, so that the sums of boards still reach that of their site."""
 PAST_KEPT: Final = 10_000
 """Limit of the outcomes of earlier exchanges that are remembered, for boards that ask late."""
@@ -92,8 +92,9 @@ class SiteRun:
             agent=name, transport=transport, topics=topics, blob_of=store.blob, chunk=experiment.chunk,
             speedup=experiment.speedup,
         )  # fmt: skip
+        leaving = LeavingTime(_MARGIN, _SHARE, experiment.participation.deadline)
         self._uploads = Relay(
-            options, self._replace, store, lambda: self, lambda: boards.clients, self._settle_part, LEAVING
+            options, self._replace, store, lambda: self, lambda: boards.clients, self._settle_part, leaving
         )
         self._intake = SiteIntake(store)
         self._inboxes = BoardInboxes(transport, topics, store.run.run)

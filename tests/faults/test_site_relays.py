@@ -12,6 +12,7 @@ from fedquilt_common.types import Assignments
 from fedquilt_common.wire.messages import AgentPresence
 from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Topics
+from fedquilt_server.history.log_files import read_events
 from fedquilt_server.round.events import Replied
 
 if TYPE_CHECKING:
@@ -158,3 +159,19 @@ def test_a_refused_reply_is_that_of_the_board_that_hosts_the_client(hall: Stage,
     assert hall.sha256 == single_replies
     assert {(event.agent, event.client, event.failed) for event in hall.refusals()} == {("pi", 0, True)}
     assert [receipt.outcome for receipt in hall.players[RELAY].receipts] == ["rejected", "accepted"] * 2
+
+
+def test_a_relay_that_does_not_connect_is_reported_once(hall: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedquilt_server.coordinator.agent_messages.RELAY_SECONDS", 0.0)
+    monkeypatch.setattr("fedquilt_server.coordinator.coordinator.HEALTH_SECONDS", 0.0)
+    hall.assignments = Assignments(relays={RELAY: "hall"})
+    hall.players.pop(RELAY)
+    for name, player in hall.players.items():
+        player.arrive((0, 1) if name == "pi" else (2,))
+    appear(hall.players["pi"], (0, 1), "hall")
+    coordinator = hall.coordinator()
+    with hall.closing(coordinator):
+        steps = iter(range(20))
+        coordinator.execute(lambda: hall.turn() or next(steps, None) is None)
+    texts = [event.text for event in read_events(hall.folder / "events.jsonl")]
+    assert texts.count("The relay of site hall is offline: the replies of its boards wait there") == 1

@@ -243,6 +243,11 @@ class Assembly:
             "r+b" if kept else "wb"
         ).close()  # reopened for each chunk: a thousand transfers must not hold a thousand descriptors
 
+    @property
+    def unwritten(self) -> int:
+        """About how many bytes of the file are missing."""
+        return self.size * self._missing_count // self.count
+
     def fits(self, header: ChunkHeader) -> bool:
         """Whether a chunk belongs to this transfer; the same bytes in other chunks are another transfer."""
         return (header.digest, header.size, header.count) == (self.digest, self.size, self.count)

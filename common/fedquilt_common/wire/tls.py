@@ -27,7 +27,8 @@ _TRUST: Final = "Check the CA, the broker's name and this machine's clock, or ru
 _RENEW: Final = (
     "For a board, run `fedquilt provision NAME --renew` on the workstation, and write a new card or install its new "
     "files with Ansible. A running agent uses new files in the place of its own at its next attempt. For a "
-    "coordinator, run `fedquilt federation renew`"
+    "coordinator, run `fedquilt federation renew`. For the relay of a site, run `fedquilt federation broker --site "
+    "SITE --relay --renew`, and copy the site's new files"
 )
 _REFUSALS: Final = {
     "CERTIFICATE_REVOKED": ("it is revoked", _RENEW),

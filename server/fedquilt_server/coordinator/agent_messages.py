@@ -23,6 +23,8 @@ from fedquilt_server.status.snapshot import CLIENT_DECLINES, CLIENT_FAILED, Boar
 
 OUT_OF_MEMORY: Final = "out-of-memory"
 """Kind of an agent's notice that training ran out of memory."""
+RELAY_SECONDS: Final = 10.0
+"""How long the relay of a site may connect later than its boards before it is reported."""
 
 
 class AgentMessages:
@@ -57,6 +59,8 @@ class AgentMessages:
         self._refusals = refusals
         self._limit = limit
         self._relays = relays
+        self._missing_since: dict[str, float] = {}
+        self._reported: set[str] = set()
 
     def take(self, address: Address, message: MqttMessage) -> None:
         """Handle one message.
@@ -73,6 +77,8 @@ class AgentMessages:
             _check_sender(address, presence.agent)
             if not message.retained:
                 self._limit.forget_failures(presence.agent)
+            if presence.online and presence.site_relay and not self._relays.is_named(presence.agent, presence.site):
+                return  # the broker retains it of a relay that is withdrawn
             before = self._agents.find(presence.agent)
             if presence.online:
                 self._claims.check_room(presence)
@@ -86,11 +92,28 @@ class AgentMessages:
 
     def _note_relay(self, before: BoardStatus, *, online: bool) -> None:
         """Write down that the relay of a site has left or come back."""
-        if before.online and not online:
-            text = f"The relay of site {before.site} is offline: the replies of its boards wait there"
-            self._history.add("site cut off", clock.now(), text)
+        if before.online and not online and before.site is not None:
+            self._report_relay(before.agent, before.site)
         elif online and not before.online:
             self._history.add("back", clock.now(), f"The relay of site {before.site} is connected again")
+
+    def _report_relay(self, relay: str, site: str) -> None:
+        text = f"The relay of site {site} is offline: the replies of its boards wait there"
+        self._history.add("site cut off", clock.now(), text)
+        self._reported.add(relay)
+
+    def check_relays(self, now: float) -> None:
+        """Write down which relays have not connected although boards of their sites have.
+
+        Args:
+            now: Unix time in seconds.
+        """
+        missing = self._relays.missing
+        self._missing_since = {relay: self._missing_since.get(relay, now) for relay in missing}
+        self._reported &= missing.keys()
+        for relay, since in self._missing_since.items():
+            if relay not in self._reported and now >= since + RELAY_SECONDS:
+                self._report_relay(relay, missing[relay])
 
     def _take_site(self, site: str, message: MqttMessage) -> None:
         """Note whether a site's bridge is connected, and write down when that changes."""

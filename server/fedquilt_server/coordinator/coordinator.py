@@ -277,6 +277,7 @@ class Coordinator:
             self.run.history.flush()
             if self._connected:
                 self._display.check_health(self._claims.silences(), now)
+                self._agent_messages.check_relays(now)
 
     def _publish_end(self) -> None:
         """Clear what the broker retains of the run and publish its end; retry while the broker is unreachable."""

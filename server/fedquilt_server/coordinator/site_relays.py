@@ -28,6 +28,18 @@ class SiteRelays:
         self._site_of: dict[str, str] = {}
         self._relays: dict[str, str] = {}
 
+    def is_named(self, relay: str, site: str | None) -> bool:
+        """Whether an agent may be the relay of a site: without an inventory, any agent may."""
+        named = self._read_assignments().relays
+        return named is None or (site is not None and named.get(relay) == site)
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """The relays that the inventory names and that are not connected, though boards of their sites are."""
+        here = {site for agent, site in self._site_of.items() if agent in self._machine.agents}
+        named = self._read_assignments().relays or {}
+        return {relay: site for relay, site in named.items() if site in here and relay not in self._machine.agents}
+
     def take(self, presence: AgentPresence) -> None:
         """Note the site of an agent, and whether it is the site's relay."""
         for sites in (self._site_of, self._relays):
@@ -43,8 +55,7 @@ class SiteRelays:
         site = self._relays.get(relay)
         if site is None or relay not in self._machine.agents:
             return None
-        named = self._read_assignments().relays
-        return site if named is None or named.get(relay) == site else None
+        return site if self.is_named(relay, site) else None
 
     def may_send(self, agent: str, client: ClientId) -> bool:
         """Whether an agent may send the reply of a client: it hosts the client, or is the relay of the host's site."""

@@ -60,6 +60,7 @@ class EventBook:
     boards: dict[str, BoardCounts] = field(default_factory=dict)
     _boots: dict[str, int] = field(default_factory=dict)
     _present: set[str] = field(default_factory=set)
+    _idle: set[str] = field(default_factory=set)
 
     def counts_of(self, board: str) -> BoardCounts:
         """Return the counts of a board, which later events change."""
@@ -73,13 +74,8 @@ class EventBook:
                 return self.make(kind, event.at, text, seq=seq, board=event.agent)
             case Left() if event.agent in self._present:
                 self._present.discard(event.agent)
-                return self.make(
-                    "left",
-                    event.at,
-                    "no longer takes part; its clients are free for other agents",
-                    seq=seq,
-                    board=event.agent,
-                )
+                clients = "" if event.agent in self._idle else "; its clients are free for other agents"
+                return self.make("left", event.at, f"no longer takes part{clients}", seq=seq, board=event.agent)
             case Replied():
                 counts = self.counts_of(event.agent)
                 counts.accepted, counts.is_late = counts.accepted + 1, False
@@ -117,6 +113,7 @@ class EventBook:
         before, was_present = self._boots.get(event.agent), event.agent in self._present
         self._boots[event.agent] = event.boot
         self._present.add(event.agent)
+        (self._idle.discard if event.clients else self._idle.add)(event.agent)
         hosted = f"hosts client{'s' * (len(event.clients) != 1)} {ranges(event.clients)}" if event.clients else "idle"
         if before is None or (was_present and event.boot == before):
             self.counts_of(event.agent)

@@ -28,7 +28,7 @@ from fedquilt_server.provisioning.names import broker_name
 from fedquilt_server.provisioning.owners import INVENTORY
 from fedquilt_server.provisioning.record import BoardRecord, FederationRecord
 from fedquilt_server.provisioning.renewal import boards_elsewhere, certificate_ends
-from fedquilt_server.provisioning.site_steps import note_sites, print_site
+from fedquilt_server.provisioning.site_steps import note_relay, note_sites, print_site
 from fedquilt_server.simulate.mosquitto import find_mosquitto
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -177,6 +177,8 @@ def broker(
     if site:
         federation.add_site(site, broker or (), port, renew=renew, relay=relay)
         print_site(federation, site, _folder_option(folder))
+        if relay is not None:
+            note_relay(federation, site)
         typer.echo(f"{federation.reload()}.")
         return
     if broker or port or renew or relay is not None:

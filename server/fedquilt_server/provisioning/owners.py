@@ -108,11 +108,10 @@ def _revoked(groups: Any) -> frozenset[str]:
     return frozenset(map(str, names))
 
 
-def _relays(groups: Any) -> Mapping[str, str] | None:
-    variables = _variables_of_all(groups)
-    if RELAYS_KEY not in variables:  # an inventory of an earlier version, or one that somebody wrote
-        return None
-    return {str(name): str(site) for name, site in _mapping(variables[RELAYS_KEY], f"`{RELAYS_KEY}`").items()}
+def _relays(groups: Any) -> Mapping[str, str]:
+    """Return the site of each relay; an inventory that names none has none."""
+    named = _variables_of_all(groups).get(RELAYS_KEY, {})
+    return {str(name): str(site) for name, site in _mapping(named, f"`{RELAYS_KEY}`").items()}
 
 
 def _variables_of_all(groups: Any) -> Mapping[str, Any]:

@@ -45,3 +45,12 @@ def note_sites(federation: Federation, boards: Iterable[str]) -> None:
         )
         if record.sites[site].relay is not None:
             typer.echo(f"Its relay needs its new {RELAY}/{RELAY_CONFIG}, too, and a restart.")
+
+
+def note_relay(federation: Federation, site: str) -> None:
+    """Print what a site that has boards already needs after its relay was added or taken away."""
+    typer.echo(
+        f"If the site's broker runs already, copy mosquitto-tls.conf, acl and revoked.crl from "
+        f"{federation.site_folder(site)} to it again, and restart it, between two runs: until then the central broker "
+        "refuses the replies of its boards."
+    )

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from fedquilt_client import site_intake, site_run
+from fedquilt_client.downloads import DISK_RESERVE
 from fedquilt_client.site_boards import SiteBoards
 from fedquilt_client.site_run import SiteRun
 from fedquilt_client.store import AgentStore
 from fedquilt_common.partial_sums.members import SumMember
 from fedquilt_common.partial_sums.partial_sum import PartialSum, write_partial_sum
-from fedquilt_common.wire.chunks import Blob, ChunkHeader
+from fedquilt_common.wire.chunks import Assembly, Blob, ChunkHeader
 from fedquilt_common.wire.codec import BytesArrays, write_arrays
 from fedquilt_common.wire.messages import (
     REPLY_KEY,
@@ -355,6 +358,50 @@ def test_replies_leave_before_the_deadline(hall: Hall) -> None:
     hall.open(deadline=time.time() - 1)
     hall.send("a", 0)
     assert hall.taken() == [[0]]
+
+
+def test_a_clock_that_is_behind_does_not_hold_replies_beyond_the_deadline(
+    hall: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exchange has no more than the experiment's deadline, whatever the clock says is left."""
+    longest = hall.experiment["participation"]["deadline"]
+    now = time.time() - 3600
+    monkeypatch.setattr("fedquilt_client.relay.time", SimpleNamespace(time=lambda: now))
+    hall.open(deadline=time.time() + longest)
+    hall.send("a", 0)
+    now += longest - 3
+    hall.run.repair()
+    assert hall.taken() == []
+    now += 1
+    hall.run.repair()
+    assert hall.taken() == [[0]]
+
+
+@pytest.mark.parametrize("chunk", [1000, 10**6], ids=["many chunks", "one chunk"])
+def test_a_full_disk_refuses_a_reply_for_now(hall: Hall, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    hall.open()
+    with monkeypatch.context() as patched:
+        patched.setattr(site_intake.SiteIntake, "_write", fail)
+        patched.setattr(Assembly, "_write", fail)
+        hall.send("b", 2, chunk=chunk)
+    assert {(outcome, final) for outcome, _, final in hall.told("b")} == {("rejected", False)}
+    hall.send_all()
+    assert hall.taken() == [[0, 1, 2, 3]]
+
+
+def test_unfinished_replies_have_their_room(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    hall.open()
+    size = hall.reply(2).size
+    free = SimpleNamespace(free=DISK_RESERVE + size + 500)  # a chunk of 1000 is missing of the first
+    monkeypatch.setattr("fedquilt_client.site_intake.psutil.disk_usage", lambda _: free)
+    hall.send("a", 0, chunk=1000, skip=0)
+    hall.send("b", 2)
+    told = hall.line.inboxes["b"][-1]
+    assert isinstance(told, ReceiptMessage)
+    assert "has no room" in told.reason
 
 
 def test_clients_that_appear_later_are_waited_for(hall: Hall) -> None:

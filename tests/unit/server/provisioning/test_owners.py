@@ -54,7 +54,7 @@ def test_other_certificates_have_no_inventory(
 
 def test_the_documented_inventory_is_read() -> None:
     assert read_assignments(ROOT / "ansible" / "inventory.example.yml") == Assignments(
-        {0: "kitchen", 1: "desk"}, frozenset({"cellar"})
+        {0: "kitchen", 1: "desk"}, frozenset({"cellar"}), relays={}
     )
 
 
@@ -89,11 +89,11 @@ def test_a_damaged_inventory_leaves_the_last_valid_one(tmp_path: Path, caplog: p
     path = tmp_path / "inventory.yml"
     path.write_text("all: {hosts: {pi: {fedquilt_clients: 0}, desk:}, vars: {x: 1}}")
     file = InventoryFile(path)
-    assert file.assignments() == Assignments({0: "pi"})
+    assert file.assignments() == Assignments({0: "pi"}, relays={})
     path.write_text("all: {")
     with caplog.at_level(logging.WARNING):
-        assert file.assignments() == Assignments({0: "pi"})
-        assert file.assignments() == Assignments({0: "pi"})
+        assert file.assignments() == Assignments({0: "pi"}, relays={})
+        assert file.assignments() == Assignments({0: "pi"}, relays={})
         path.unlink()
-        assert file.assignments() == Assignments({0: "pi"})
+        assert file.assignments() == Assignments({0: "pi"}, relays={})
     assert [record.message.endswith("that it has read before") for record in caplog.records] == [True, True]
