@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fedquilt_client.cli import default_state
 from fedquilt_client.owner_lists import JsonOption, exit_with, make_table, print_json, print_table
+from fedquilt_client.settings import default_state
 from fedquilt_client.store import Damaged, KeptMemory, kept_memories
 from fedquilt_common.errors import DataUnavailableError, ExperimentError, PayloadError, RunFolderError
 from fedquilt_common.private_memory import algorithm_arrays

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,3 +56,12 @@ class AgentSettings:
     once: bool = False
     site: str | None = None
     relay: bool = False
+
+
+def default_state(name: str) -> Path:
+    """Return systemd's StateDirectory if it is set, else a folder below the user's state directory."""
+    folder = os.environ.get("STATE_DIRECTORY")
+    if folder:
+        return Path(folder)
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "fedquilt" / name

@@ -16,6 +16,7 @@ import pytest
 from tests.support.agents import presences
 
 from fedquilt_client import cli as module
+from fedquilt_client import process
 from fedquilt_client.settings import AgentSettings
 from fedquilt_common import cli
 from fedquilt_common.errors import ExperimentError
@@ -58,8 +59,8 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AgentSettings]:
             return False
 
     monkeypatch.setattr(module, "Agent", Recorded)
-    monkeypatch.setattr(module, "StopSignal", Never)
-    monkeypatch.setattr(module, "return_freed_memory", lambda: None)
+    monkeypatch.setattr(process, "StopSignal", Never)
+    monkeypatch.setattr(process, "return_freed_memory", lambda: None)
 
     def run(*options: str) -> AgentSettings:
         assert cli.run(["agent", *options]) == 0
@@ -216,7 +217,7 @@ def test_mistakes_are_told_without_a_traceback(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(module, "StopSignal", lambda: lambda: True)
+    monkeypatch.setattr(process, "StopSignal", lambda: lambda: True)
     for name, text in (("unknown", "nonsense: 1"), ("list", "[1]"), ("torn", "a: [")):
         (tmp_path / f"{name}.yaml").write_text(text)
     assert cli.run(["agent", *options]) == code
