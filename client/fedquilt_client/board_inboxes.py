@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, NamedTuple
 
 from fedquilt_client.records import StoredReply
-from fedquilt_common.wire.bitmaps import encode_bitmap
 from fedquilt_common.wire.chunks import Assembly
-from fedquilt_common.wire.messages import MissingMessage, Outcome, ReceiptMessage
+from fedquilt_common.wire.inbox import AnsweredReply, missing_message, receipt_message
+from fedquilt_common.wire.messages import Outcome
 from fedquilt_common.wire.topics import Address, Topics
 from fedquilt_common.wire.transport import Transport
 
-REASON_LENGTH: Final = 300
-"""Characters of a reason that are sent."""
+
+class _UnstoredReply(NamedTuple):
+    """A reply that is not in the store."""
+
+    client: int
+    round: int
+    exchange: int
+    digest: str
 
 
 class BoardInboxes:
@@ -32,38 +38,22 @@ class BoardInboxes:
         self, address: Address, digest: str, outcome: Outcome, reason: str, *, damaged: bool = False, final: bool = True
     ) -> None:
         """Answer a transfer that does not count, or not yet."""
-        message = self._receipt(address.client, address.round, address.exchange, digest, outcome, reason)
-        message = message.model_copy(update={"damaged": damaged, "final": final})
-        self._transport.publish(self._topics.inbox(address.agent), message.encode())
+        reply = _UnstoredReply(address.client, address.round, address.exchange, digest)
+        self._send(address.agent, reply, outcome, reason, damaged=damaged, final=final)
 
     def settle(self, board: str, reply: StoredReply, outcome: Outcome, reason: str, members: Sequence[int]) -> None:
         """Send a board the outcome of a reply; of a sum, that of some of its members."""
-        message = self._receipt(reply.client, reply.round, reply.exchange, reply.digest, outcome, reason)
-        message = message.model_copy(update={"members": sorted(members)})
-        self._transport.publish(self._topics.inbox(board), message.encode())
+        self._send(board, reply, outcome, reason, members=sorted(members))
 
     def postpone(self, board: str, reply: StoredReply, reason: str, *, damaged: bool = False) -> None:
         """Ask a board to offer a reply again later; if it is damaged, to send it again at once."""
-        message = self._receipt(reply.client, reply.round, reply.exchange, reply.digest, "rejected", reason)
-        message = message.model_copy(update={"damaged": damaged, "final": False})
-        self._transport.publish(self._topics.inbox(board), message.encode())
+        self._send(board, reply, "rejected", reason, damaged=damaged, final=False)
 
     def request_missing(self, address: Address, assembly: Assembly) -> None:
         """Ask a board for the chunks of a reply that have not arrived."""
-        message = MissingMessage(
-            run=self._run,
-            client=address.client,
-            round=address.round,
-            exchange=address.exchange,
-            digest=assembly.digest,
-            bitmap=encode_bitmap(assembly.missing, assembly.count),
-        )
+        message = missing_message(self._run, address, assembly)
         self._transport.publish(self._topics.inbox(address.agent), message.encode())
 
-    def _receipt(
-        self, client: int, round: int, exchange: int, digest: str, outcome: Outcome, reason: str
-    ) -> ReceiptMessage:
-        return ReceiptMessage(
-            run=self._run, client=client, round=round, exchange=exchange, digest=digest, outcome=outcome,
-            reason=reason[:REASON_LENGTH],
-        )  # fmt: skip
+    def _send(self, board: str, reply: AnsweredReply, outcome: Outcome, reason: str, **fields: Any) -> None:
+        message = receipt_message(self._run, reply, outcome, reason, **fields)
+        self._transport.publish(self._topics.inbox(board), message.encode())

@@ -35,6 +35,7 @@ class StoredReply:
         digest: SHA-256 of the file, in hex.
         size: bytes of the file.
         head: length in bytes of the head of soft labels.
+        clients: whose replies it has, if it is a partial sum; it travels as the reply of the first one.
     """
 
     run: str
@@ -46,43 +47,22 @@ class StoredReply:
     digest: str
     size: int
     head: int = 0
+    clients: tuple[int, ...] = ()
 
     @property
     def covers(self) -> tuple[int, ...]:
         """The clients for which it counts."""
-        return (self.client,)
+        return self.clients or (self.client,)
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether it is a partial sum."""
+        return bool(self.clients)
 
 
 @dataclass(frozen=True)
 class StoredSum(StoredReply):
-    """A partial sum on disk; it travels as the reply of its first client.
-
-    Attributes:
-        clients: whose replies it has.
-    """
-
-    clients: tuple[int, ...] = ()
-
-    @property
-    def covers(self) -> tuple[int, ...]:
-        """The clients for which it counts."""
-        return self.clients
-
-
-@dataclass(frozen=True)
-class TakenSum(StoredReply):
-    """A partial sum of a board, in the store of its site's relay. It can become a part of another sum.
-
-    Attributes:
-        clients: whose replies it has.
-    """
-
-    clients: tuple[int, ...] = ()
-
-    @property
-    def covers(self) -> tuple[int, ...]:
-        """The clients for which it counts."""
-        return self.clients
+    """A partial sum that was made here: its file is in the folder of the sums."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +195,10 @@ def write_record(home: Path, record: ClientRecord, *, durable: bool = True) -> N
         durable: wait until it is on the disk. A client without private memory trains a reply again that a power cut
             has lost, and the same arrays come out.
     """
-    text = _encode(asdict(record))
+    fields = asdict(record)
+    for reply in fields["replies"]:
+        del reply["clients"]  # the file of a sum says whose replies it has
+    text = _encode(fields)
     write = write_durably if durable else write_atomically
     write(home / COMMITTED, f'{{"sha256": "{_checksum(text)}", "record": {text}}}')
 

@@ -16,7 +16,7 @@ from fedquilt_client.sum_pools import can_be_summed
 from fedquilt_client.tasks import OpenTask
 from fedquilt_common.errors import PayloadError, ProtocolError
 from fedquilt_common.partial_sums.partial_sum import PartialSum
-from fedquilt_common.wire.codec import FileArrays, PackedArrays
+from fedquilt_common.wire.codec import PackedArrays, open_arrays
 from fedquilt_common.wire.messages import REPLY_KEY, SUM_KEY, ReplyHeader
 from fedquilt_common.wire.parsing import parse
 
@@ -42,7 +42,7 @@ class ReplyFacts:
 def inspect_file(path: Path, run: str, task: OpenTask, find_task: FindTask) -> ReplyFacts:
     """Return what ``inspect_reply`` finds in a file; one that cannot be read travels alone, to be judged."""
     try:
-        return inspect_reply(FileArrays(path), run, task, find_task)
+        return inspect_reply(open_arrays(path), run, task, find_task)
     except (PayloadError, OSError) as error:
         return ReplyFacts((), summable=False, problem=str(error))
 

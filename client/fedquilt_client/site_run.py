@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from fedquilt_client.board_inboxes import BoardInboxes
 from fedquilt_client.downloads import Downloads
-from fedquilt_client.records import StoredReply, StoredSum, TakenSum
+from fedquilt_client.records import StoredReply, StoredSum
 from fedquilt_client.relay import LeavingTime, Relay, UploadOptions
 from fedquilt_client.site_boards import MissingReplies, SiteBoards
 from fedquilt_client.site_intake import NoRoomError, SiteIntake
@@ -176,7 +176,7 @@ class SiteRun:
         return self.store.reply(task.client, *task.message.id, task.fingerprint)
 
     def _look_up(self, stored: StoredReply, task: OpenTask) -> StoredReply:
-        """Return a stored reply as what it is: a single one, or a sum."""
+        """Return a stored reply with its clients, if it is a sum."""
         from fedquilt_client.site_checks import inspect_file  # an idle relay needs no numpy
 
         if (facts := self._facts.get(stored.digest)) is None:
@@ -185,7 +185,7 @@ class SiteRun:
             self._facts[stored.digest] = facts
             if facts.problem:
                 log.warning("client %d, round %d: its reply travels alone: %s", task.client, exchange[0], facts.problem)
-        return TakenSum(**vars(stored), clients=facts.members) if facts.members else stored
+        return replace(stored, clients=facts.members)
 
     # -- replies of the boards -----------------------------------------------------------------
 
@@ -279,7 +279,7 @@ class SiteRun:
 
     def _let_go_on(self, board: str, reply: StoredReply) -> None:
         """Let a board send more: it sends some replies only, before it waits for their receipts."""
-        if isinstance(reply, TakenSum):
+        if reply.is_sum:
             return
         waiting = [other for other in self._unanswered.get(board, ()) if other.digest in self._held]
         waiting.append(reply)
@@ -323,7 +323,7 @@ class SiteRun:
 
     def _settle_part(self, reply: StoredReply, receipt: ReceiptMessage) -> None:
         """Pass on the outcome of a sum to the board of one of its parts."""
-        self._settle(reply, receipt.outcome, receipt.reason, reply.covers if isinstance(reply, TakenSum) else ())
+        self._settle(reply, receipt.outcome, receipt.reason, reply.clients)
 
     def _settle(self, reply: StoredReply, outcome: Outcome, reason: str, members: Iterable[int]) -> None:
         """Pass an outcome on to the board, which sends those members of a sum again that it does not name."""
@@ -335,7 +335,7 @@ class SiteRun:
             self._inboxes.settle(board, reply, outcome, reason, result.members)
         counted = set[int]()
         if outcome in ("accepted", "duplicate"):
-            counted = set(result.members) if isinstance(reply, TakenSum) else {reply.client}
+            counted = set(result.members) if reply.is_sum else {reply.client}
         if not counted.issuperset(reply.covers):
             self._forget(reply, counted)
 
@@ -349,8 +349,8 @@ class SiteRun:
     def _answer_probe(self, address: Address, digest: str) -> None:
         """Answer a board that asks for the receipt of a reply that the relay has, or had."""
         if digest in self._held:
-            is_sum = isinstance(self._held[digest], TakenSum)  # its board would give it up
-            return None if is_sum else self._postpone(address.agent, [self._held[digest]])
+            reply = self._held[digest]  # the board of a sum would give it up
+            return None if reply.is_sum else self._postpone(address.agent, [reply])
         reply, known = self._outcomes[digest]
         return self._inboxes.settle(address.agent, reply, known.again, known.reason, known.members)
 

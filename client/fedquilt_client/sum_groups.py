@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedquilt_client.records import StoredReply, StoredSum, TakenSum
+from fedquilt_client.records import StoredReply, StoredSum
 from fedquilt_client.store import RunStore
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.files.durable import write_durably
@@ -138,8 +138,8 @@ class SumGroups:
 
         key, run = group.key, self._store.run.run
         parts = [replies[client] for client in group.parts]
-        members = [_open_reply(self._store, part) for part in parts if not isinstance(part, TakenSum)]
-        taken = [PartialSum(open_arrays(self._store.blob(part).path)) for part in parts if isinstance(part, TakenSum)]
+        members = [_open_reply(self._store, part) for part in parts if not part.is_sum]
+        taken = [PartialSum(open_arrays(self._store.blob(part).path)) for part in parts if part.is_sum]
         header = SumHeader(run=run, round=key.round, exchange=key.exchange, base=key.base)
         path, base = self._folder / group.name, open_arrays(self._store.patch(key.base))
         arrays = [own for _, own in members]

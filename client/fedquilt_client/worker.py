@@ -45,6 +45,8 @@ from fedquilt_common.submodels.patch_layout import AssembledArrays
 from fedquilt_common.submodels.slices import Anatomy, IndexSet, Slice
 from fedquilt_common.training.out_of_memory import is_out_of_memory
 from fedquilt_common.training_jobs import DECLINED, DISK_FAILURE, Job
+from fedquilt_common.types import Arrays, Precision
+from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.codec import PackedArrays, open_arrays, write_arrays
 from fedquilt_common.wire.messages import (
     MAX_METRICS,
@@ -167,10 +169,7 @@ class Worker:
             "gpu_memory_peak": gpu_peak_bytes() if job.measured else None,
         }
         header = _header(job, board.run, reply, taken)
-        if job.spare is not None:
-            with suppress(FileNotFoundError):
-                job.spare.replace(job.reply)
-        blob = write_arrays(job.reply, reply.arrays, board.experiment.wire.up, header, labels=job.labels)
+        blob = _write_reply(job, reply.arrays, board.experiment.wire.up, header)
         if memory is not None or job.memory is not None:
             sync(job.reply)  # a reply without memory can be trained again after a power cut
         spent = ctx.spending()
@@ -328,6 +327,14 @@ def _header(job: Job, run: RunMessage, reply: Reply, taken: Mapping[str, float |
     return {REPLY_KEY: header.model_dump_json()}
 
 
+def _write_reply(job: Job, arrays: Arrays, up: Precision, header: Mapping[str, str]) -> Blob:
+    """Write a reply, over the bytes of a spare file if there is one."""
+    if job.spare is not None:
+        with suppress(FileNotFoundError):
+            job.spare.replace(job.reply)
+    return write_arrays(job.reply, arrays, up, header, labels=job.labels)
+
+
 def _shorten(figure: float | None) -> float | None:
     """Return a figure without digits that no sensor knows: they are most of a partial sum's bytes for a client."""
     return None if figure is None else float(f"{figure:.6g}")
@@ -368,7 +375,7 @@ def _read(lines: TextIO, jobs: queue.SimpleQueue[Job | None], worker: Worker) ->
     for line in lines:
         if not line.endswith("\n"):
             break  # the agent was killed while it wrote
-        if line.startswith('{"number"'):
+        if line.startswith('{"number"'):  # a job, whose first field this is: parsing it twice would take longer
             jobs.put(Job.model_validate_json(line))
         elif "cancel" in (message := json.loads(line)):
             worker.cancelled.add(message["cancel"])

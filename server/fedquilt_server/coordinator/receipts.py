@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fedquilt_common.types import ClientId
-from fedquilt_common.wire.bitmaps import encode_bitmap
 from fedquilt_common.wire.chunks import Assembly
-from fedquilt_common.wire.messages import MAX_OTHERS, MissingMessage, OtherReply, ReceiptMessage, StopMessage
+from fedquilt_common.wire.inbox import missing_message, receipt_message
+from fedquilt_common.wire.messages import MAX_OTHERS, OtherReply, StopMessage
 from fedquilt_common.wire.topics import Address, Topics
 from fedquilt_common.wire.transport import Transport
-from fedquilt_server.coordinator.refusals import REASON_LENGTH
 from fedquilt_server.round.events import Receipt, Stop
 
 
@@ -54,14 +53,11 @@ class ReceiptPublisher:
 
     def send_receipt(self, receipt: Receipt, others: Sequence[Receipt] = (), members: Sequence[ClientId] = ()) -> None:
         """Send an agent the outcome of a reply, and of others that have the same; or of members of a partial sum."""
-        message = ReceiptMessage(
-            run=self._run,
-            client=receipt.client,
-            round=receipt.round,
-            exchange=receipt.exchange,
-            digest=receipt.digest,
-            outcome=receipt.outcome,
-            reason=receipt.reason[:REASON_LENGTH],
+        message = receipt_message(
+            self._run,
+            receipt,
+            receipt.outcome,
+            receipt.reason,
             damaged=receipt.damaged,
             final=receipt.final,
             others=[OtherReply(client=other.client, digest=other.digest) for other in others],
@@ -71,14 +67,7 @@ class ReceiptPublisher:
 
     def request_missing(self, address: Address, assembly: Assembly) -> None:
         """Ask the sender of a reply for the chunks that have not arrived."""
-        message = MissingMessage(
-            run=self._run,
-            client=address.client,
-            round=address.round,
-            exchange=address.exchange,
-            digest=assembly.digest,
-            bitmap=encode_bitmap(assembly.missing, assembly.count),
-        )
+        message = missing_message(self._run, address, assembly)
         self._transport.publish(self._topics.inbox(address.agent), message.encode())
 
     def send_stops(self, stop: Stop, host_of: Mapping[ClientId, str]) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from fedquilt_common.types import ClientId
+from fedquilt_common.wire.inbox import REASON_LENGTH
 from fedquilt_common.wire.messages import Outcome
 from fedquilt_server.coordinator.rate_limit import RateLimit
 from fedquilt_server.round.events import Event, Rejected
@@ -13,8 +13,6 @@ from fedquilt_server.runs import clock
 
 Record = Callable[[Event], None]
 """Journals an event and passes it to the machine."""
-REASON_LENGTH: Final = 300
-"""Characters of a reason that are journaled and sent."""
 
 
 class Refusals:
