@@ -10,8 +10,9 @@ import asyncio
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final
+
+from fedquilt_common.wire.publish_packets import pack_length, parse_length
 
 CONNECT, CONNACK, PUBLISH, PUBACK, SUBSCRIBE, SUBACK, PINGREQ, PINGRESP = 1, 2, 3, 4, 8, 9, 12, 13
 """Packet types of MQTT 5."""
@@ -29,12 +30,7 @@ def text(data: bytes) -> bytes:
 
 def packet(kind: int, body: bytes, flags: int = 0) -> bytes:
     """Return a packet of a type."""
-    length, left = b"", len(body)
-    while True:
-        left, digit = left >> 7, left & 127
-        length += bytes([digit | (128 if left else 0)])
-        if not left:
-            return bytes([kind << 4 | flags]) + length + body
+    return bytes([kind << 4 | flags]) + pack_length(len(body)) + body
 
 
 def connect(client: str, will_topic: str, will: bytes) -> bytes:
@@ -68,12 +64,11 @@ def packets(buffer: bytearray) -> Iterator[tuple[int, bytes]]:
 
 def _head(buffer: bytearray) -> tuple[int, int] | None:
     """Return where the body of the first packet begins, and its length; None if that is not there yet."""
-    length = 0
-    for place, byte in enumerate(islice(buffer, 1, 5)):
-        length |= (byte & 127) << 7 * place
-        if byte < 128:
-            return place + 2, length
-    return None
+    try:
+        length, start = parse_length(buffer, 1)
+    except IndexError:
+        return None
+    return None if length is None else (start, length)
 
 
 @dataclass

@@ -7,6 +7,7 @@ board keeps its reply until then, so whatever the relay loses comes again.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 
 _MARGIN, _SHARE = 2.5, 0.1
 """Half of the time that an agent leaves, so that the sums of boards still reach that of their site."""
+MOST_REFUSED: Final = 1000
+"""Refused replies of a board in one exchange; what it sends after that is not looked at."""
 PAST_KEPT: Final = 10_000
 """Limit of the outcomes of earlier exchanges that are remembered, for boards that ask late."""
 
@@ -107,6 +110,7 @@ class SiteRun:
         self._answers: dict[str, list[TaskId]] = {}
         self._facts: dict[str, ReplyFacts] = {}
         self._unanswered: dict[str, list[StoredReply]] = {}
+        self._refused: Counter[str] = Counter()
 
     def close(self) -> None:
         """Unsubscribe from the run's topics."""
@@ -149,6 +153,7 @@ class SiteRun:
         past = {**self._past, **{digest: known for digest, (_, known) in self._outcomes.items()}}
         self._past = dict(list(past.items())[-PAST_KEPT:])
         self._held, self._outcomes, self._digests, self._answers = {}, {}, {}, {}
+        self._refused.clear()
         kept = {stored.digest for task in self._tasks.values() if (stored := self._stored(task)) is not None}
         self._facts = {digest: facts for digest, facts in self._facts.items() if digest in kept}
 
@@ -221,6 +226,8 @@ class SiteRun:
         task = self._open_task(address, header.digest)
         if task.id in self._digests:
             self._refuse_another(self._digests[task.id])
+        if self._refused[address.agent] >= MOST_REFUSED:
+            raise _NotTakenError("rejected", f"{MOST_REFUSED} replies of {address.agent} were refused", final=True)
         blob = self._intake.take(address, header, payload, task)
         if blob is not None:
             self._accept(address, task, self._intake.commit(blob, task))
@@ -257,6 +264,7 @@ class SiteRun:
         taken = [client for client in reply.covers if self._task_of(client, task) in self._digests]
         if foreign or taken:
             self.store.forget(stored)
+            del self._facts[stored.digest]
             reason = f"agent {address.agent} does not host them" if foreign else "a reply of them is on its way"
             self._inboxes.settle(address.agent, reply, "rejected", reason, foreign or taken)
         else:
@@ -333,14 +341,15 @@ class SiteRun:
         board = self._boards.host_of(reply.client)
         if board is not None:
             self._inboxes.settle(board, reply, outcome, reason, result.members)
-        counted = set[int]()
-        if outcome in ("accepted", "duplicate"):
-            counted = set(result.members) if reply.is_sum else {reply.client}
+        counts = outcome in ("accepted", "duplicate")
+        counted = set(result.members if reply.is_sum else reply.covers) if counts else set[int]()
         if not counted.issuperset(reply.covers):
+            self._refused[board or ""] += 1
             self._forget(reply, counted)
 
     def _forget(self, reply: StoredReply, counted: Container[int] = ()) -> None:
         """Make room for other replies of the clients that do not count with this one."""
+        self._facts.pop(reply.digest, None)
         for task in self._answers.pop(reply.digest, ()):
             if task[0] not in counted:
                 self._digests.pop(task, None)

@@ -7,54 +7,16 @@ other message waits. Dropping a small packet here takes 3 microseconds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
-from fedquilt_common.wire.publish_packets import parse_length
+from fedquilt_common.wire.publish_packets import PublishBegin, parse_publish
 
 Ignores = Callable[[str], bool]
 """Whether messages on a topic are dropped."""
 _BLOCK: Final = 64 * 1024
 _READS: Final = 16
 """Reads of one ``drop``: between two calls, paho also writes and checks the keepalive."""
-_PUBLISH: Final = 0x30
-_QOS: Final = 0x06
-
-
-@dataclass(frozen=True)
-class PublishBegin:
-    """What a PUBLISH packet begins with.
-
-    Attributes:
-        mid: packet identifier; empty for QoS 0.
-        end: where the packet ends, which may be behind the end of the data.
-    """
-
-    topic: str
-    mid: bytes
-    end: int
-
-
-def parse_publish(data: bytes, at: int) -> PublishBegin | None:
-    """Return the head of the packet at ``at``; None if it is no PUBLISH, a retained one, or malformed.
-
-    Raises:
-        IndexError: the data ends before the end of the head.
-    """
-    first = data[at]
-    if first & 0xF1 != _PUBLISH:
-        return None
-    length, position = parse_length(data, at + 1)
-    if length is None or length < 2:
-        return None
-    end, topic_at = position + length, position + 2
-    topic_end = topic_at + (data[position] << 8 | data[position + 1])
-    mid_end = topic_end + (2 if first & _QOS else 0)
-    if mid_end > end:
-        return None
-    if mid_end > len(data):
-        raise IndexError
-    return PublishBegin(data[topic_at:topic_end].decode("utf-8", "replace"), data[topic_end:mid_end], end)
 
 
 class ReadAhead:

@@ -6,7 +6,7 @@ client, and the relay as the sender of its reply.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from fedquilt_common.types import Assignments, ClientId
 from fedquilt_common.wire.messages import AgentPresence
@@ -59,7 +59,13 @@ class SiteRelays:
 
     def may_send(self, agent: str, client: ClientId) -> bool:
         """Whether an agent may send the reply of a client: it hosts the client, or is the relay of the host's site."""
-        return self._machine.host_of.get(client) == agent or self.relays(agent, client)
+        return client in self.select(agent, [client])
+
+    def select(self, agent: str, clients: Iterable[ClientId]) -> set[ClientId]:
+        """Return those of some clients whose replies an agent may send; it looks at the inventory once."""
+        site, hosts = self.site_of(agent), self._machine.host_of
+        hosted = ((client, hosts.get(client, "")) for client in clients)
+        return {c for c, host in hosted if host == agent or (site is not None and self._site_of.get(host) == site)}
 
     def relays(self, agent: str, client: ClientId) -> bool:
         """Whether an agent is the relay of the site of the board that hosts a client."""

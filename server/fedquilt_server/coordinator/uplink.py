@@ -225,7 +225,7 @@ class Uplink:
         for number, member in enumerate(members):
             self._drop_transfers(member.client)
             del self._expected[member.client]
-            host = self._relays.host_of(address.agent, member.client)
+            host = self._run.machine.host_of[member.client]
             ids = host, member.client, address.round, address.exchange
             size, more = (0 if number else payload), len(members) - 1 - number
             relay = "" if host == address.agent else address.agent
@@ -237,7 +237,7 @@ class Uplink:
         if not is_partial_sum(arrays):
             reply = check_reply(run, address.client, expected, arrays)
             return [SumMember(address.client, reply.task, reply.weight, reply.metrics)]
-        own = {client: own for client, own in self._expected.items() if self._relays.may_send(address.agent, client)}
+        own = {client: self._expected[client] for client in self._relays.select(address.agent, self._expected)}
         return check_partial_sum(run, address, PartialSum(arrays), own, partial(self._judge_member, address))
 
     def _judge_member(self, address: Address, client: ClientId) -> tuple[Outcome, str]:

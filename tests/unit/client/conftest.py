@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.support.hall import Hall
 from tests.support.warm import ForkedProgram
 from tests.unit.client.pool_driver import Driver, workers_of_this_process
 
@@ -314,3 +315,9 @@ def seen(kit: Kit) -> Path:
     folder.mkdir()
     kit.monkeypatch.setenv("SEEN", str(folder))
     return folder
+
+
+@pytest.fixture
+def hall(tmp_path: Path) -> Hall:
+    """A relay's run, three boards behind its site, and a coordinator that the test plays."""
+    return Hall(tmp_path)

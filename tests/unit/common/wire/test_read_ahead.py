@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedquilt_common.wire.read_ahead import ReadAhead, parse_publish
+from fedquilt_common.wire.publish_packets import parse_publish
+from fedquilt_common.wire.read_ahead import ReadAhead
 
 
 def packet(topic: str, payload: bytes, qos: int, mid: int, *, retained: bool = False) -> bytes:
