@@ -6,6 +6,7 @@ import errno
 from collections.abc import Callable
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from tests.support.hall import MODEL, Hall
 
