@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -27,7 +26,28 @@ from fedquilt_server.coordinator.claims import all_free
 from fedquilt_server.coordinator.coordinator import STALL_SECONDS, Coordinator
 from fedquilt_server.coordinator.display import show_finished
 from fedquilt_server.provisioning.owners import InventoryFile, check_federation, find_inventory
-from fedquilt_server.run_options import ExperimentFile, JsonResult, KeepReplies, Out, Set, print_control, print_remarks
+from fedquilt_server.run_options import (
+    CoordinatorBrokerOption,
+    CoordinatorCaOption,
+    CoordinatorCertOption,
+    CoordinatorFederationOption,
+    CoordinatorHostOption,
+    CoordinatorInventoryOption,
+    CoordinatorKeyOption,
+    CoordinatorLingerOption,
+    CoordinatorPageOption,
+    CoordinatorPatienceOption,
+    CoordinatorPortOption,
+    CoordinatorPublicPageOption,
+    CoordinatorResumeOption,
+    ExperimentFile,
+    JsonResult,
+    KeepReplies,
+    Out,
+    Set,
+    print_control,
+    print_remarks,
+)
 from fedquilt_server.runs.page_address import PageAddress, note_page
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.runs.stop_request import StopRequest
@@ -53,39 +73,25 @@ _STOPPED = "a signal stopped the coordinator; run the same command again to resu
 @app.command()
 def coordinator(
     experiment: ExperimentFile,
-    broker: Annotated[str, typer.Option(help="mqtt://host[:port] or mqtts://...")],
+    broker: CoordinatorBrokerOption,
     out: Out = None,
     set_: Set = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in the folder, if there is one.")] = False,
-    federation: Annotated[str, typer.Option(help="Name space at the broker.")] = "default",
-    host: Annotated[str, typer.Option(help="Address of the status page.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 chooses a free one.")] = 8080,
+    resume: CoordinatorResumeOption = False,
+    federation: CoordinatorFederationOption = "default",
+    host: CoordinatorHostOption = "127.0.0.1",
+    port: CoordinatorPortOption = 8080,
     allow_host: AllowHost = None,
-    page: Annotated[bool, typer.Option(help="Serve the status page.")] = True,
-    public_page: Annotated[
-        bool,
-        typer.Option(
-            "--public-page",
-            help="Let everybody who reaches the page read it and download the model without the page's token.",
-        ),
-    ] = False,
-    linger: Annotated[float, typer.Option(help="Seconds to keep the page after the run.")] = 0.0,
-    patience: Annotated[
-        float, typer.Option(min=1.0, help="Seconds without progress after which failing clients end the run.")
-    ] = STALL_SECONDS,
+    page: CoordinatorPageOption = True,
+    public_page: CoordinatorPublicPageOption = False,
+    linger: CoordinatorLingerOption = 0.0,
+    patience: CoordinatorPatienceOption = STALL_SECONDS,
     keep_replies: KeepReplies = False,
     tensorboard: TensorBoard = None,
     mlflow: Mlflow = None,
-    ca: Annotated[str, typer.Option(help="CA certificates (PEM) to verify the broker with.")] = "",
-    cert: Annotated[str, typer.Option(help="Client certificate (PEM).")] = "",
-    key: Annotated[str, typer.Option(help="Key of the client certificate (PEM).")] = "",
-    inventory: Annotated[
-        Path | None,
-        typer.Option(
-            help="Inventory of the federation: a client that it assigns to a board is hosted by this board only.",
-            show_default="inventory.yml of the federation that --cert belongs to",
-        ),
-    ] = None,
+    ca: CoordinatorCaOption = "",
+    cert: CoordinatorCertOption = "",
+    key: CoordinatorKeyOption = "",
+    inventory: CoordinatorInventoryOption = None,
     json_: JsonResult = False,
 ) -> None:
     """Run the coordinator of an experiment against a broker; agents join from their boards.

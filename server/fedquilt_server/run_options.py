@@ -19,6 +19,37 @@ JsonResult = Annotated[bool, typer.Option("--json", help="Print the result as JS
 KeepReplies = Annotated[
     bool, typer.Option("--keep-replies", help="Keep the replies of closed rounds, for `fedquilt replay`.")
 ]
+CoordinatorBrokerOption = Annotated[str, typer.Option(help="mqtt://host[:port] or mqtts://...")]
+CoordinatorResumeOption = Annotated[
+    bool, typer.Option("--resume", help="Resume the run in the folder, if there is one.")
+]
+CoordinatorFederationOption = Annotated[str, typer.Option(help="Name space at the broker.")]
+CoordinatorHostOption = Annotated[str, typer.Option(help="Address of the status page.")]
+CoordinatorPortOption = Annotated[
+    int, typer.Option(min=0, max=65535, help="Port of the status page; 0 chooses a free one.")
+]
+CoordinatorPageOption = Annotated[bool, typer.Option(help="Serve the status page.")]
+CoordinatorPublicPageOption = Annotated[
+    bool,
+    typer.Option(
+        "--public-page",
+        help="Let everybody who reaches the page read it and download the model without the page's token.",
+    ),
+]
+CoordinatorLingerOption = Annotated[float, typer.Option(help="Seconds to keep the page after the run.")]
+CoordinatorPatienceOption = Annotated[
+    float, typer.Option(min=1.0, help="Seconds without progress after which failing clients end the run.")
+]
+CoordinatorCaOption = Annotated[str, typer.Option(help="CA certificates (PEM) to verify the broker with.")]
+CoordinatorCertOption = Annotated[str, typer.Option(help="Client certificate (PEM).")]
+CoordinatorKeyOption = Annotated[str, typer.Option(help="Key of the client certificate (PEM).")]
+CoordinatorInventoryOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Inventory of the federation: a client that it assigns to a board is hosted by this board only.",
+        show_default="inventory.yml of the federation that --cert belongs to",
+    ),
+]
 
 
 def print_control(url: str, access: Access | None) -> None:

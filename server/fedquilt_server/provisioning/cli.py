@@ -25,6 +25,29 @@ from fedquilt_server.provisioning.federation import DAYS, Federation, make_feder
 from fedquilt_server.provisioning.fleet_provision import provision_boards
 from fedquilt_server.provisioning.kinds import KINDS, kind_of
 from fedquilt_server.provisioning.names import broker_name
+from fedquilt_server.provisioning.options import (
+    BrokerAnnounceOption,
+    BrokerHostsOption,
+    BrokerPortOption,
+    BrokerRelayOption,
+    BrokerRenewOption,
+    BrokerSiteOption,
+    ProvisionBoardOption,
+    ProvisionBudgetOption,
+    ProvisionClientsOption,
+    ProvisionFromOption,
+    ProvisionHostOption,
+    ProvisionKindOption,
+    ProvisionMaxEpsilonOption,
+    ProvisionPowerCommandOption,
+    ProvisionPowerTopicOption,
+    ProvisionProfileOption,
+    ProvisionRenewOption,
+    ProvisionSiteOption,
+    ProvisionThreadsOption,
+    ProvisionUserOption,
+    ProvisionWorkersOption,
+)
 from fedquilt_server.provisioning.owners import INVENTORY
 from fedquilt_server.provisioning.record import BoardRecord, FederationRecord
 from fedquilt_server.provisioning.renewal import boards_elsewhere, certificate_ends
@@ -145,28 +168,12 @@ def _print_renewal(record: FederationRecord, ends: Mapping[str, datetime], elsew
 @group.command()
 def broker(
     folder: Folder = HERE,
-    announce: Annotated[
-        bool, typer.Option("--announce", help="Announce the broker with mDNS, as `federation announce` does.")
-    ] = False,
-    site: Annotated[
-        str, typer.Option(help="Write the files of this site's broker, which bridges to this one. Runs no broker.")
-    ] = "",
-    broker: Annotated[
-        list[str] | None,
-        typer.Option(help="With --site: name or address of the site's broker; repeatable. Its boards use the first."),
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="With --site: the port of the site's broker; default: 8883.")
-    ] = None,
-    renew: Annotated[
-        bool, typer.Option("--renew", help="With --site: replace the certificates of a site that has them.")
-    ] = False,
-    relay: Annotated[
-        bool | None,
-        typer.Option(
-            "--relay/--no-relay", help="With --site: one reply of `fedquilt relay` for all boards crosses the line."
-        ),
-    ] = None,
+    announce: BrokerAnnounceOption = False,
+    site: BrokerSiteOption = "",
+    broker: BrokerHostsOption = None,
+    port: BrokerPortOption = None,
+    renew: BrokerRenewOption = False,
+    relay: BrokerRelayOption = None,
 ) -> None:
     """Run the federation's broker in the foreground, with TLS and ACL. Press Ctrl-C to stop it.
 
@@ -185,22 +192,32 @@ def broker(
         raise typer.BadParameter(
             "--broker, --port, --renew and --relay describe the broker of a site: name it with --site"
         )
-    running = find_running_broker(federation.broker_folder)
+    raise typer.Exit(128 + _run_broker(federation, announce=announce))
+
+
+def _run_broker(federation: Federation, *, announce: bool) -> int:
+    """Run the federation's broker until a signal, whose number it returns.
+
+    Raises:
+        FolderInUseError: the broker is running already.
+        BrokerFailedError: another program uses its port, or it does not start.
+        FederationError: a file of the broker is missing.
+    """
+    folder = federation.broker_folder
+    running = find_running_broker(folder)
     if running is not None:
-        raise FolderInUseError(f"the broker of {folder} is already running: {running.process}")
+        raise FolderInUseError(f"the broker of {federation.folder} is already running: {running.process}")
     check_port(federation.record.port)
     federation.write_broker_config()  # the folder may have been moved
-    if missing := [path for path in required_files(federation.broker_folder) if not path.exists()]:
+    if missing := [path for path in required_files(folder) if not path.exists()]:
         raise FederationError(f"{missing[0]} is missing: `fedquilt federation renew` writes it again")
     program = str(find_mosquitto())
     version = program_version(program)
     how = "reload it" if can_reload(version) else "restart it, because a reload can crash this version"
     print(f"Boards connect at {federation.record.url}", file=sys.stderr)
     print(f"This is {name_version(version)}: `provision` and `revoke` {how}", file=sys.stderr)
-    with announcer(folder) if announce else nullcontext():
-        command = [program, "-c", str(federation.broker_folder / "mosquitto.conf")]
-        number = run_broker(command, federation.broker_folder)
-    raise typer.Exit(128 + number)
+    with announcer(federation.folder) if announce else nullcontext():
+        return run_broker([program, "-c", str(folder / "mosquitto.conf")], folder)
 
 
 @group.command("announce")
@@ -218,46 +235,23 @@ def announce_broker(folder: Folder = HERE) -> None:
 
 @app.command()
 def provision(
-    board: Annotated[
-        list[str] | None,
-        typer.Argument(help="Name of the board, its certificate and its agent; several for equal boards."),
-    ] = None,
-    from_: Annotated[
-        Path | None,
-        typer.Option("--from", help="CSV file with the columns name, kind, clients, host, user and wifi."),
-    ] = None,
-    kind: Annotated[str, typer.Option(help=f"Kind of the board, such as {', '.join(KINDS)}.")] = "",
+    board: ProvisionBoardOption = None,
+    from_: ProvisionFromOption = None,
+    kind: ProvisionKindOption = "",
     folder: Folder = HERE,
-    clients: Annotated[str, typer.Option(help="Clients to host, such as 0-3; default: the next free number.")] = "",
-    host: Annotated[str, typer.Option(help="Host name or address for Ansible; default: BOARD.local.")] = "",
-    user: Annotated[str, typer.Option(help="User for Ansible; default: the usual one for the kind.")] = "",
-    site: Annotated[
-        str | None, typer.Option(help="Site through whose broker the board connects; default: the central broker.")
-    ] = None,
+    clients: ProvisionClientsOption = "",
+    host: ProvisionHostOption = "",
+    user: ProvisionUserOption = "",
+    site: ProvisionSiteOption = None,
     days: Days = DAYS,
-    workers: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Number of training processes that run at the same time.")
-    ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, max=1024, help="Threads per training process.")] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="Memory for training, such as 512MiB; default: the free memory.")
-    ] = None,
-    profile: Annotated[
-        str | None, typer.Option(help="open, or private to publish nothing about the board's resources.")
-    ] = None,
-    max_epsilon: Annotated[
-        float | None,
-        typer.Option(help="Decline training without local differential privacy, or with a larger epsilon."),
-    ] = None,
-    power_command: Annotated[
-        str | None, typer.Option(help="Program on the board that prints its power in watts; default: its sensors.")
-    ] = None,
-    power_topic: Annotated[
-        str | None, typer.Option(help="MQTT topic with its power in watts, as mqtt://host/TOPIC; default: its sensors.")
-    ] = None,
-    renew: Annotated[
-        bool, typer.Option("--renew", help="Replace the certificate of a board that already has one.")
-    ] = False,
+    workers: ProvisionWorkersOption = None,
+    threads: ProvisionThreadsOption = None,
+    budget: ProvisionBudgetOption = None,
+    profile: ProvisionProfileOption = None,
+    max_epsilon: ProvisionMaxEpsilonOption = None,
+    power_command: ProvisionPowerCommandOption = None,
+    power_topic: ProvisionPowerTopicOption = None,
+    renew: ProvisionRenewOption = False,
     json_: JsonFederation = False,
 ) -> None:
     """Give a board an identity: certificate, agent configuration and an inventory entry.
@@ -287,14 +281,20 @@ def provision(
         if made:
             reloaded = federation.reload()
     _note_kinds({kind} if kind else set())
+    withdrawn = "The old certificate is withdrawn. " if renew else ""
+    _print_boards(federation, made, f"{withdrawn}{reloaded}.", json_)
+
+
+def _print_boards(federation: Federation, made: dict[str, BoardRecord], done: str, json_: bool) -> None:
+    """Print the boards that have been provisioned, and what comes next."""
     if json_:
-        rows = [{**board_row(name, made[name]), "folder": str(federation.board_folder(name))} for name in board]
+        rows = [{**board_row(name, made[name]), "folder": str(federation.board_folder(name))} for name in made]
         typer.echo(json.dumps(rows[0] if len(rows) == 1 else rows))
         return
     for name, record in made.items():
         _print_board(name, record, federation.board_folder(name))
-    _print_next(folder, made)
-    typer.echo(f"{'The old certificate is withdrawn. ' if renew else ''}{reloaded}.")
+    _print_next(federation.folder, made)
+    typer.echo(done)
     note_sites(federation, made)
 
 

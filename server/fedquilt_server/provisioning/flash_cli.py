@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -30,6 +29,19 @@ from fedquilt_server.provisioning.flash import (
 )
 from fedquilt_server.provisioning.flash_all import CardTarget, flash_all
 from fedquilt_server.provisioning.kinds import KINDS, kind_of
+from fedquilt_server.provisioning.options import (
+    FlashAllOption,
+    FlashBoardOption,
+    FlashDeviceOption,
+    FlashForceOption,
+    FlashImageOption,
+    FlashNoWheelsOption,
+    FlashOutOption,
+    FlashSshKeyOption,
+    FlashWheelsOption,
+    FlashWifiOption,
+    FlashYesOption,
+)
 from fedquilt_server.provisioning.record import BoardRecord
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -46,42 +58,18 @@ def group() -> None:
 
 @app.command()
 def flash(
-    image: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Stock image of Raspberry Pi OS or Ubuntu: .img, .img.xz or .img.gz. A Jetson's archive needs none."
-        ),
-    ] = None,
-    board: Annotated[str, typer.Option(help="Name of a provisioned board.")] = "",
-    all_: Annotated[
-        bool, typer.Option("--all", help="Every board that is not revoked, each into a file of the folder --out.")
-    ] = False,
+    image: FlashImageOption = None,
+    board: FlashBoardOption = "",
+    all_: FlashAllOption = False,
     folder: Folder = HERE,
-    wifi: Annotated[
-        Path | None,
-        typer.Option(
-            help="YAML file with ssid, password and country (two letters).",
-            show_default="the one of the board's line in `provision --from`",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Image file to write; for a Jetson, an archive: .tar or .tar.gz; for --all, a folder."),
-    ] = None,
-    device: Annotated[
-        Path | None, typer.Option(help="Card to write, such as /dev/sdX. All data on it is lost.")
-    ] = None,
-    wheels: Annotated[Path, typer.Option(help="Wheelhouse, built with `make wheelhouse`.")] = WHEELHOUSE,
-    no_wheels: Annotated[
-        bool, typer.Option("--no-wheels", help="Without the software: you install it with Ansible.")
-    ] = False,
-    ssh_key: Annotated[
-        Path | None, typer.Option(help="Public SSH key that can log in, for example for Ansible.")
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="With --all: also write the boards whose file has the same content.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Write a card without asking.")] = False,
+    wifi: FlashWifiOption = None,
+    out: FlashOutOption = None,
+    device: FlashDeviceOption = None,
+    wheels: FlashWheelsOption = WHEELHOUSE,
+    no_wheels: FlashNoWheelsOption = False,
+    ssh_key: FlashSshKeyOption = None,
+    force: FlashForceOption = False,
+    yes: FlashYesOption = False,
     json_: JsonFederation = False,
 ) -> None:
     """Write a board's image from a stock image. The board connects by itself at its first start.
