@@ -82,7 +82,11 @@ def measure(clients: int) -> dict[str, Any]:
 
 
 def measure_manifest(asked: int) -> dict[str, Any]:
-    """Return the size of the manifest of a round that asks so many clients, and how long a board takes to read it."""
+    """Return the bytes of a manifest, and the seconds in which a board reads it.
+
+    Args:
+        asked: clients that the round asks.
+    """
     clients = list(range(0, 2 * asked, 2))
     patch = PatchMessage(slot=0, digest="0" * 64, size=10_000)
     task = TaskMessage(clients=clients, kind="train", patches=[0])

@@ -86,9 +86,10 @@ QUICK: Final = (Case(2, 4, 0.01, relay=False), Case(2, 40, 0.1, relay=False), Ca
 
 @dataclass(frozen=True)
 class Sample:
-    """What the processes have used since their start, after so many rounds.
+    """What the processes have used from their start to the end of a round.
 
     Attributes:
+        rounds: rounds that have ended.
         processor: processor seconds of each role.
         disk: bytes written to disk by each role.
     """

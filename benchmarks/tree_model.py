@@ -154,9 +154,12 @@ def fit_all(lines: Sequence[Line]) -> dict[str, Fit]:
 
 @dataclass(frozen=True)
 class MemoryFit:
-    """The coordinator's highest resident memory in bytes: at least, for each client that replies, for each model byte.
+    """The coordinator's highest resident memory: a fixed part, and more for each reply and each byte of the model.
 
     Attributes:
+        fixed: bytes of every run.
+        client: bytes for each client that replies.
+        model_byte: bytes for each byte of the model.
         worst: largest relative error of a case.
     """
 
@@ -166,7 +169,7 @@ class MemoryFit:
     worst: float
 
     def peak(self, clients: float, megabytes: float) -> float:
-        """Return the bytes in a round of so many replies."""
+        """Return the bytes in a round in which all of the clients reply."""
         return self.fixed + self.client * clients + self.model_byte * megabytes * 1e6
 
 

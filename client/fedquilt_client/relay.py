@@ -46,7 +46,7 @@ class LeavingTime:
 
     Attributes:
         margin: seconds before the deadline.
-        share: the same as a share of the time that is left, if that is less.
+        share: part of the time that is left; it applies if it is shorter than the margin.
         longest: seconds that an exchange has; more cannot be left, so the clock is behind.
     """
 

@@ -104,7 +104,7 @@ _Config = TypeVar("_Config", bound=BaseModel)
 
 
 def merge_config(model: type[_Config], command: str, config: Path | None, options: dict[str, Any]) -> _Config:
-    """Return the settings of a command: those of its configuration file, and the options instead where they are given.
+    """Return the settings of a command. Options override its configuration file.
 
     Args:
         model: the settings.

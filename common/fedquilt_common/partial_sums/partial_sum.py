@@ -48,7 +48,7 @@ _HIGHEST_BIN: Final = 6
 WeightedArrays = Sequence[tuple[Arrays, float]]
 """Arrays and their weights."""
 Begin = Callable[[int], ExactSum]
-"""Returns the sum of an array's block, from an element on, to which terms are added."""
+"""Returns the sum with which a block of an array begins; the argument is the block's first element."""
 
 
 def write_partial_sum(

@@ -182,7 +182,7 @@ def write_arrays(
 
 
 def _write_bytes(path: Path, content: bytes) -> None:
-    """Write a file, over the bytes of one that is there: its blocks need not be freed and allocated again."""
+    """Write a file. One that exists keeps its blocks on the disk: to free and to allocate them takes longer."""
     try:
         with open(path, "wb", buffering=0, opener=_open_as_it_is) as file:
             left = memoryview(content)

@@ -62,7 +62,7 @@ class SiteRelays:
         return client in self.select(agent, [client])
 
     def select(self, agent: str, clients: Iterable[ClientId]) -> set[ClientId]:
-        """Return those of some clients whose replies an agent may send; it looks at the inventory once."""
+        """Return the clients, out of these, whose replies an agent may send. It reads the inventory once."""
         site, hosts = self.site_of(agent), self._machine.host_of
         hosted = ((client, hosts.get(client, "")) for client in clients)
         return {c for c, host in hosted if host == agent or (site is not None and self._site_of.get(host) == site)}
