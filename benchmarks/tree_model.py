@@ -1,4 +1,4 @@
-"""What a round costs each part of a federation: a model that is fitted to the measurements of ``tree.py``.
+"""What a round costs each part of a federation: a model fitted to the measurements of ``tree.py``, ``site_relays.py``.
 
 Each part's processor seconds in a round are ``a + b * replies + c * megabytes`` of what one process handles, and for a
 coordinator also so much for each agent, for relay and coordinator so much for each megabyte of sums. Training is not
@@ -23,6 +23,8 @@ PARTS: Final = {
     "relay": ("agent", True),
     "training process": ("worker", None),
 }
+SITE_RELAY: Final = "relay of a site"
+"""The part that ``site_relays.py`` measures, and ``tree.py`` the others."""
 """Part -> the role of its processes, and the cases that have it: with relays, without, or both (None)."""
 TICK: Final = 0.01
 """Seconds of processor time that the kernel counts at a time."""
@@ -38,8 +40,8 @@ class Load:
         replies: client replies; for a coordinator of sums, the members of all sums; for a broker, the transfers of
             models, replies and sums, in and out.
         megabytes: for broker, coordinator and agent, what passes its sockets; for a coordinator of sums, what it sends;
-            for a relay and a training process, the model's megabytes times its clients.
-        agents: those from which a coordinator receives replies or sums.
+            for a relay, also that of a site, and a training process, the model's megabytes times its clients.
+        agents: those from which a coordinator or the relay of a site receives replies or sums.
         sum_megabytes: the model's megabytes times the sums that are read or written.
     """
 
@@ -88,6 +90,8 @@ class Fit:
 
 def load_of(part: str, line: Line) -> Load:
     """Return what one process of a part handled in a measured case."""
+    if part == SITE_RELAY:
+        return Load(line["clients"], line["megabytes"] * line["clients"], line["agents"], line["megabytes"])
     agents, model, own = line["agents"], line["megabytes"], line["clients"] / line["agents"]
     arriving = agents if line["relay"] else line["clients"]
     up, down = line["bytes_up"] / 1e6, line["bytes_down"] / 1e6
@@ -103,14 +107,14 @@ def load_of(part: str, line: Line) -> Load:
 
 def seconds_of(part: str, line: Line) -> float:
     """Return the processor seconds of one process of a part in a measured case."""
-    role, _ = PARTS[part]
+    role, _ = PARTS.get(part, ("relay", None))
     return float(line["processor_seconds"][role]) / (line["agents"] if role in ("agent", "worker") else 1)
 
 
 def cases_of(part: str, lines: Sequence[Line], *, held_out: bool) -> list[Line]:
     """Return the cases that have a part: those to fit it to, or those that were held out."""
-    _, relay = PARTS[part]
-    return [one for one in lines if one["held_out"] == held_out and relay in (None, one["relay"])]
+    _, relay = PARTS.get(part, ("relay", None))
+    return [one for one in lines if one["held_out"] == held_out and (relay is None or relay == one["relay"])]
 
 
 def resolution(line: Line) -> float:
@@ -122,8 +126,8 @@ def fit(part: str, lines: Sequence[Line]) -> Fit:
     """Fit a part's cost by non-negative least squares of the relative errors, so that small cases count as large ones.
 
     Args:
-        part: a key of ``PARTS``.
-        lines: all measured cases.
+        part: a key of ``PARTS``, or ``SITE_RELAY``.
+        lines: all measured cases that may have it.
     """
     from scipy.optimize import nnls
 
@@ -147,9 +151,14 @@ def largest_error(part: str, cost: Cost, lines: Sequence[Line]) -> float:
     return max((abs(predicted / found - 1) for found, predicted in pairs), default=0.0)
 
 
-def fit_all(lines: Sequence[Line]) -> dict[str, Fit]:
-    """Fit every part."""
-    return {part: fit(part, lines) for part in PARTS}
+def fit_all(lines: Sequence[Line], sites: Sequence[Line]) -> dict[str, Fit]:
+    """Fit every part.
+
+    Args:
+        lines: the cases of ``tree.py``.
+        sites: those of ``site_relays.py``.
+    """
+    return {**{part: fit(part, lines) for part in PARTS}, SITE_RELAY: fit(SITE_RELAY, sites)}
 
 
 @dataclass(frozen=True)

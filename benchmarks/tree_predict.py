@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tree_model import Cost, Fit, Line, Load, load_of
+from tree_model import SITE_RELAY, Cost, Fit, Line, Load, load_of
 
 from fedquilt_common.wire.message_base import MAX_CLIENTS
 from fedquilt_common.wire.messages import MOST_MEMBERS
@@ -143,7 +143,7 @@ def predict(federation: Federation, costs: Mapping[str, Cost]) -> Prediction:
 
     Args:
         federation: clients, model and tree.
-        costs: of the parts that ``tree_model.PARTS`` names.
+        costs: of the parts that ``tree_model.fit_all`` names.
     """
     return Prediction([use_of(level, federation, costs) for level in levels_of(federation)])
 
@@ -159,14 +159,15 @@ def use_of(level: Level, federation: Federation, costs: Mapping[str, Cost]) -> U
 def process_seconds(level: Level, megabytes: float, costs: Mapping[str, Cost]) -> float:
     """Return the processor seconds of a relay or the coordinator.
 
-    A relay that receives single replies takes what a coordinator takes to receive them, and what an agent takes to add
-    them up. That of sums takes what a coordinator of sums takes, and writes another sum.
+    A relay that receives single replies is that of a site. That of sums takes what a coordinator of sums takes, and
+    writes another sum.
     """
     k, members, received = level.children, level.members, level.children * level.up
     single, summed, relay = costs["coordinator"], costs["coordinator of sums"], costs["relay"]
+    if members == k and level.name == "coordinator":
+        return single.seconds(Load(k, level.down + received, k))
     if members == k:
-        receiving = single.seconds(Load(k, level.down + received, k))
-        return receiving + (0.0 if level.name == "coordinator" else relay.seconds(Load(k, k * megabytes, 0, megabytes)))
+        return costs[SITE_RELAY].seconds(Load(k, k * megabytes, k, megabytes))
     reading = summed.seconds(Load(members, level.down, k, k * megabytes)) + single.megabyte * received
     return reading + (0.0 if level.name == "coordinator" else relay.sum_megabyte * megabytes)
 
@@ -180,7 +181,9 @@ def costs_of_trained(fits: Mapping[str, Fit], sums: Sequence[Line]) -> dict[str,
     """
     constant, noise = (next(one for one in sums if one["updates"] == kind) for kind in ("constant", "noise"))
     costs = {part: fit.cost for part, fit in fits.items()}
-    for part, key in (("relay", "write_seconds"), ("coordinator of sums", "read_seconds")):
+    for part, key in (
+        ("relay", "write_seconds"), (SITE_RELAY, "write_seconds"), ("coordinator of sums", "read_seconds")
+    ):  # fmt: skip
         more = float(noise[key]) - float(constant[key])
         costs[part] = replace(costs[part], sum_megabyte=costs[part].sum_megabyte + more)
     return costs

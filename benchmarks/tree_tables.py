@@ -1,4 +1,4 @@
-"""The tables of docs/scale.md, made from the results of tree.py, population.py and connections.py."""
+"""The tables of docs/scale.md, made from the results of tree.py, site_relays.py, population.py and connections.py."""
 
 from __future__ import annotations
 
@@ -32,20 +32,24 @@ TELEMETRY_SECONDS, PING_SECONDS = 5.0, 30.0
 """Seconds between two messages of an idle board, and between two pings."""
 
 
-def make_tables(measured: Line, population: Line, connections: Line) -> dict[str, str]:
+def make_tables(measured: Line, sites: Line, population: Line, connections: Line) -> dict[str, str]:
     """Return the tables by name, as Markdown.
 
     Args:
         measured: the last line of tree.jsonl.
+        sites: the last line of site_relays.jsonl.
         population: the last line of population.jsonl.
         connections: the last line of connections.jsonl.
     """
     cases: Sequence[Line] = measured["cases"]
-    fits, memory = fit_all(cases), fit_memory(cases)
+    fits, memory = fit_all(cases, sites["cases"]), fit_memory(cases)
     costs = costs_of_trained(fits, measured["sums"])
     return {
-        "origin": origin({"tree": measured, "population": population, "connections": connections}),
+        "origin": origin(
+            {"tree": measured, "site_relays": sites, "population": population, "connections": connections}
+        ),
         "measured": measured_table(cases),
+        "sites": sites_table(sites["cases"]),
         "costs": costs_table(fits),
         "sums": sums_table(measured["sums"]),
         "held out": held_out_table(cases, {part: fit.cost for part, fit in fits.items()}),
@@ -123,6 +127,16 @@ def measured_row(case: Line) -> list[str]:
     return [*case_cells(case), *(f"{short(one)} s" for one in times), *map(megabytes, sizes), load]
 
 
+def sites_table(cases: Sequence[Line]) -> str:
+    """Return the measured relays of sites."""
+    head = ("boards", "clients", "model", "round", "relay", "relay's memory", "fitted to it")
+    return table(head, [
+        [case["agents"], case["clients"], f"{case['megabytes']:g} MB", f"{short(case['median_seconds'])} s",
+         f"{short(case['processor_seconds']['relay'])} s", megabytes(case["peak_bytes"]),
+         "no" if case["held_out"] else "yes"] for case in cases
+    ])  # fmt: skip
+
+
 def case_cells(case: Line) -> list[str]:
     """Return the cells that name a case."""
     relays = "yes" if case["relay"] else "no"
@@ -137,7 +151,7 @@ def costs_table(fits: Mapping[str, Fit]) -> str:
          f"{fit.r2:.3f}", percent(fit.worst), percent(fit.held_out)]
         for part, fit in fits.items()
     ]  # fmt: skip
-    return table(head, [*rows, ["**relay of a site**", "*to be measured*", *["-"] * 7]])
+    return table(head, rows)
 
 
 def sums_table(sums: Sequence[Line]) -> str:
@@ -349,8 +363,7 @@ def write_tables(page: Path, tables: Mapping[str, str]) -> None:
     page.write_text(text, encoding="utf-8")
 
 
-def latest() -> tuple[Any, Any, Any]:
+def latest() -> list[Any]:
     """Return the last line of each result."""
-    names = ("tree", "population", "connections")
-    tree, population, connections = (read_lines(RESULTS / f"{name}.jsonl")[-1] for name in names)
-    return tree, population, connections
+    names = ("tree", "site_relays", "population", "connections")
+    return [read_lines(RESULTS / f"{name}.jsonl")[-1] for name in names]

@@ -15,11 +15,12 @@ from fedquilt_server.status.snapshot import Snapshot
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import population
+import site_relays
 import sum_costs
 import tree
 import tree_tables
 from mqtt_boards import PUBACK, PUBLISH, packet, packets, publish
-from tree_model import PARTS, Cost, Fit, Load, fit_all, fit_memory
+from tree_model import PARTS, SITE_RELAY, Cost, Fit, Load, fit_all, fit_memory, load_of
 from tree_predict import (
     Federation,
     costs_of_trained,
@@ -37,6 +38,7 @@ COSTS = {
     "agent": Cost(0.002, 7e-4, 2e-3),
     "relay": Cost(0.01, 5e-4, 3e-3, 0.0, 2e-2),
     "training process": Cost(0.001, 7e-4, 1.5e-3),
+    SITE_RELAY: Cost(0.02, 9e-4, 4e-3, 2e-3, 3e-2),
 }
 GRID = [case for case in tree.GRID if case.agents <= 60]
 
@@ -53,12 +55,18 @@ def measured(case: tree.Case, costs: Mapping[str, Cost] = COSTS) -> dict[str, An
     return {**line, "processor_seconds": predict_case(line, costs)}
 
 
+def measured_site(case: site_relays.Case) -> dict[str, Any]:
+    line = {**vars(case), "rounds": 1_000_000}
+    return {**line, "processor_seconds": {"relay": COSTS[SITE_RELAY].seconds(load_of(SITE_RELAY, line))}}
+
+
 LINES = [measured(case) for case in GRID]
+SITES = [measured_site(case) for case in site_relays.GRID]
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", [*PARTS, SITE_RELAY])
 def test_the_fit_finds_the_costs_of_each_part(part: str) -> None:
-    found = fit_all(LINES)[part]
+    found = fit_all(LINES, SITES)[part]
     assert vars(found.cost) == pytest.approx(vars(COSTS[part]), rel=1e-3, abs=1e-9)
     assert found.r2 > 0.9999
     assert max(found.worst, found.held_out) < 1e-3
@@ -67,7 +75,7 @@ def test_the_fit_finds_the_costs_of_each_part(part: str) -> None:
 def test_cases_that_are_held_out_do_not_change_the_fit_and_show_its_error() -> None:
     dearer = [line if not line["held_out"] else {**line, "processor_seconds": {
         role: 2 * seconds for role, seconds in line["processor_seconds"].items()}} for line in LINES]  # fmt: skip
-    found = fit_all(dearer)["coordinator"]
+    found = fit_all(dearer, SITES)["coordinator"]
     assert found.cost.reply == pytest.approx(4e-4, rel=1e-3)
     assert found.held_out == pytest.approx(0.5, abs=0.01)
 
@@ -76,7 +84,7 @@ def test_a_case_below_the_kernels_ticks_does_not_count_as_an_error() -> None:
     first, *rest = LINES
     coarse = {**first, "rounds": 1, "processor_seconds": {**first["processor_seconds"], "broker": 0.01}}
     assert first["processor_seconds"]["broker"] < 0.005
-    assert fit_all([coarse, *rest])["broker"].worst < 0.01
+    assert fit_all([coarse, *rest], SITES)["broker"].worst < 0.01
 
 
 def test_the_memory_of_the_coordinator_is_found() -> None:
@@ -120,6 +128,8 @@ def test_a_tree_takes_work_from_the_coordinator_and_adds_machines() -> None:
     assert tree_of.seconds < alone.seconds / 20
     assert (alone.machines, tree_of.machines) == (1, 1011)
     assert tree_of.processor_seconds > alone.processor_seconds
+    first = COSTS[SITE_RELAY].seconds(Load(100, 100.0, 100, 1.0))
+    assert [level.process for level in tree_of.levels][0] == pytest.approx(first), "it is the relay of a site"
     assert tree_of.levels[-1].process > 100_000 * COSTS["coordinator of sums"].reply, "it records each member"
 
 
@@ -140,6 +150,7 @@ def test_sums_of_trained_models_cost_more() -> None:
     fits = {part: Fit(cost, 1.0, 0.0, 0.0) for part, cost in COSTS.items()}
     found = costs_of_trained(fits, sums)
     assert found["relay"].sum_megabyte == pytest.approx(0.02 + 0.04)
+    assert found[SITE_RELAY].sum_megabyte == pytest.approx(0.03 + 0.04)
     assert found["coordinator of sums"].sum_megabyte == pytest.approx(0.01 + 0.01)
     assert found["coordinator"] == COSTS["coordinator"]
 
