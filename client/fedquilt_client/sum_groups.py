@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from fedquilt_client.records import StoredReply, StoredSum
 from fedquilt_client.store import RunStore
@@ -23,6 +23,10 @@ from fedquilt_common.wire.number_ranges import pack_numbers, unpack_numbers
 if TYPE_CHECKING:
     from fedquilt_common.partial_sums.members import SumMember
     from fedquilt_common.wire.codec import PackedArrays
+
+
+IN_MEMORY: Final = 32 * 1024 * 1024
+"""Bytes of replies that are read as a whole before they are added up, which is quicker for many small ones."""
 
 
 @dataclass(frozen=True)
@@ -133,13 +137,15 @@ class SumGroups:
             PayloadError: the replies have different arrays, or numbers that are not finite.
         """
         from fedquilt_common.partial_sums.partial_sum import PartialSum, write_partial_sum  # an idle agent needs none
-        from fedquilt_common.wire.codec import open_arrays
+        from fedquilt_common.wire.codec import FileArrays, open_arrays
         from fedquilt_common.wire.messages import SumHeader
 
         key, run = group.key, self._store.run.run
         parts = [replies[client] for client in group.parts]
-        members = [_open_reply(self._store, part) for part in parts if not part.is_sum]
-        taken = [PartialSum(open_arrays(self._store.blob(part).path)) for part in parts if part.is_sum]
+        is_small = sum(part.size for part in parts) <= IN_MEMORY
+        opened = [(part, (open_arrays if is_small else FileArrays)(self._store.blob(part).path)) for part in parts]
+        members = [(_member_of(part, own), own) for part, own in opened if not part.is_sum]
+        taken = [PartialSum(own) for part, own in opened if part.is_sum]
         header = SumHeader(run=run, round=key.round, exchange=key.exchange, base=key.base)
         path, base = self._folder / group.name, open_arrays(self._store.patch(key.base))
         arrays = [own for _, own in members]
@@ -151,15 +157,13 @@ class SumGroups:
         return StoredSum(*ids, group.name, blob.digest, blob.size, clients=group.clients)
 
 
-def _open_reply(store: RunStore, reply: StoredReply) -> tuple[SumMember, PackedArrays]:
-    """Return what a sum lists of a reply, and its arrays."""
+def _member_of(reply: StoredReply, arrays: PackedArrays) -> SumMember:
+    """Return what a sum lists of a reply."""
     from fedquilt_common.partial_sums.members import SumMember
-    from fedquilt_common.wire.codec import open_arrays
     from fedquilt_common.wire.messages import REPLY_KEY
 
-    arrays = open_arrays(store.blob(reply).path)
     header = json.loads(arrays.metadata[REPLY_KEY])  # this agent's own, or checked when it was taken
-    return SumMember(reply.client, reply.task, header["weight"], header["metrics"]), arrays
+    return SumMember(reply.client, reply.task, header["weight"], header["metrics"])
 
 
 def _pack_clients(group: SumGroup) -> dict[str, Any]:

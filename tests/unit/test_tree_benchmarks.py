@@ -129,7 +129,7 @@ def test_a_tree_takes_work_from_the_coordinator_and_adds_machines() -> None:
     assert (alone.machines, tree_of.machines) == (1, 1011)
     assert tree_of.processor_seconds > alone.processor_seconds
     first = COSTS[SITE_RELAY].seconds(Load(100, 100.0, 100, 1.0))
-    assert [level.process for level in tree_of.levels][0] == pytest.approx(first), "it is the relay of a site"
+    assert tree_of.levels[0].process == pytest.approx(first), "it is the relay of a site"
     assert tree_of.levels[-1].process > 100_000 * COSTS["coordinator of sums"].reply, "it records each member"
 
 

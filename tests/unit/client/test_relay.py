@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -123,6 +124,29 @@ def test_replies_wait_for_all_clients_of_the_board(bench: Bench) -> None:
     assert bench.take() == [[0, 1, 2, 3, 4]]
     bench.relay.advance()
     assert bench.take() == []
+
+
+def test_large_replies_are_not_held_in_memory_together(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum has the same bytes as one of replies in memory."""
+    large = {"w": np.zeros(250_000, np.float32)}
+    sums, peaks = [], []
+    for limit in (10**9, 10**6):
+        monkeypatch.setattr("fedquilt_client.sum_groups.IN_MEMORY", limit)
+        bench.start()
+        bench.open()
+        *first, last = [bench.reply(client, large) for client in range(5)]
+        for reply in first:
+            bench.relay.offer(reply, intact=True)
+        tracemalloc.start()
+        try:
+            bench.relay.offer(last, intact=True)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+        sums.append(bench.line.sent[-1][1])
+        assert bench.take() == [[0, 1, 2, 3, 4]]
+    assert sums[0] == sums[1]
+    assert peaks[1] < peaks[0] - 4 * 10**6
 
 
 def test_clients_that_failed_are_not_waited_for(bench: Bench) -> None:
