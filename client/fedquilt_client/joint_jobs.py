@@ -1,0 +1,94 @@
+"""Which tasks one job does together: short ones whose replies may be added up.
+
+A reply costs a training process and its agent about a millisecond in files and messages. Short tasks take less, so a
+joint job does many of them and writes one file, their sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from itertools import groupby
+from typing import Final
+
+from fedquilt_client.current_run import CurrentRun
+from fedquilt_client.settings import AgentSettings
+from fedquilt_client.sum_pools import can_be_summed
+from fedquilt_client.tasks import OpenTask
+from fedquilt_client.worker_pool import JobFinished
+from fedquilt_common.training_jobs import Job
+
+LONGEST_SECONDS: Final = 0.1
+"""Expected time of a joint job. It may take longer to cancel than a single one, and a crash loses all of it."""
+MOST_TASKS: Final = 64
+MOST_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of all replies of a joint job, which the training process holds in memory until it adds them up."""
+
+
+def may_join(run: CurrentRun, task: OpenTask) -> bool:
+    """Return whether a joint job may do a task: its reply may be added up, and its client keeps nothing."""
+    return (
+        run.round is not None
+        and run.store.is_memoryless
+        and task.message.id == run.round.id
+        and can_be_summed(task)
+        and task.id not in run.apart
+        and run.samples.job_data(task.client) is None
+    )
+
+
+class JointJobs:
+    """Divides tasks among jobs by the time that such tasks have taken.
+
+    Args:
+        settings: of the agent, which adds replies up if it is a relay, and has training processes that share the jobs.
+    """
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._is_relay, self._workers = settings.relay, settings.workers
+        self._seconds: dict[str, float] = {}
+
+    def note(self, finished: JobFinished) -> bool:
+        """Note how long a job took; returns whether it was the first of its kind, so that others can start."""
+        kind = finished.job.kind
+        is_first = self._is_relay and kind not in self._seconds
+        self._seconds[kind] = finished.seconds / len(finished.job.tasks[: finished.done or None])
+        return is_first
+
+    def divide(self, run: CurrentRun, tasks: Iterable[OpenTask], pending: Collection[Job]) -> list[list[OpenTask]]:
+        """Return the tasks of each job that can start: those of a joint one have the same inputs, in client order.
+
+        Args:
+            run: of the tasks.
+            tasks: those that are ready.
+            pending: the jobs that have not finished. The first tasks of a kind show how long it takes, so the others
+                wait for them.
+        """
+
+        def sort_of(task: OpenTask) -> tuple[bool, int]:
+            return may_join(run, task), id(task.task)
+
+        if not self._is_relay:
+            return [[task] for task in tasks]
+        jobs = []
+        for (joins, _), some in groupby(tasks, key=sort_of):
+            same = list(some)
+            if same[0].task.kind not in self._seconds:
+                jobs += [[task] for task in same[: max(0, self._workers - len(pending))]]
+            elif joins:
+                same.sort(key=lambda task: task.client)
+                jobs += _divide(same, self._most(same))
+            else:
+                jobs += [[task] for task in same]
+        return jobs
+
+    def _most(self, same: list[OpenTask]) -> int:
+        """Return how many of these tasks a joint job does."""
+        room = MOST_BYTES // max(1, sum(patch.size for patch in same[0].patches))
+        quick = int(LONGEST_SECONDS / max(self._seconds[same[0].task.kind], 1e-6))
+        fair = -(-len(same) // self._workers)
+        return max(1, min(MOST_TASKS, quick, room, fair))
+
+
+def _divide(tasks: Sequence[OpenTask], most: int) -> list[list[OpenTask]]:
+    """Return the tasks in groups of at most ``most``."""
+    return [list(tasks[first : first + most]) for first in range(0, len(tasks), most)]
