@@ -55,6 +55,11 @@ class CurrentRun:
         """Identifier of the run."""
         return self.store.run.run
 
+    @property
+    def exchange(self) -> ExchangeId | None:
+        """Round and exchange of the manifest; None before the first."""
+        return None if self.round is None else self.round.id
+
     def exchange_of(self, task: TaskId) -> ExchangeId:
         """Return round and exchange of a task of the manifest, or of one that goes on."""
         assert self.round is not None  # noqa: S101 - a task belongs to a manifest

@@ -81,7 +81,7 @@ class Jobs:
         self._run: CurrentRun | None = None
         self._early_round: RoundMessage | None = None
         self.started = 0
-        """Jobs that were given to the training processes so far."""
+        """Tasks that were given to the training processes so far."""
         self.progress: dict[int, float] = {}
         """Clients in training, and how far each is, from 0 to 1."""
 
@@ -173,7 +173,7 @@ class Jobs:
         self._pool.cancel(lambda job: not task_ids(job) <= wanted)
         clients = [one.client for job in self._pool.jobs for one in job.tasks]
         self.progress = {client: self.progress.get(client, 0.0) for client in clients}
-        run.store.keep_joint(wanted)
+        run.store.keep_joint({task.id for task in tasks if task.message.id == run.exchange})
         run.apart &= wanted
         run.downloads.want(patch for task in tasks for patch in task.patches)
 
@@ -303,7 +303,8 @@ class Jobs:
                 self._replace_input(run, job, path)
             case JobFailed(_, reason, declined):
                 self._give_up(run, task_id(job), reason, declined=declined)
-                self.plan()  # others may wait for the first task of their kind
+                if self._joint.awaits_first(job.kind):
+                    self.plan()
 
     def _notice(self, run: CurrentRun, kind: str, text: str, job: Job) -> None:
         log.warning("%s", text)
@@ -313,7 +314,8 @@ class Jobs:
         for one in event.job.tasks:
             self.progress.pop(one.client, None)
         run.store.note_memory(kept=not event.memoryless)
-        others_wait = self._joint.note(event) or event.done < len(event.job.members)
+        others_wait = self._joint.awaits_first(event.job.kind) or event.done < len(event.job.members)
+        self._joint.note(event)
         with self._give_up_if_damaged(run, task_id(event.job)):
             if (reply := commit_finished(run.store, event)) is None:
                 self._pool.submit(event.job)

@@ -27,9 +27,8 @@ MOST_BYTES: Final = 8 * 1024 * 1024
 def may_join(run: CurrentRun, task: OpenTask) -> bool:
     """Return whether a joint job may do a task: its reply may be added up, and its client keeps nothing."""
     return (
-        run.round is not None
-        and run.store.is_memoryless
-        and task.message.id == run.round.id
+        run.store.is_memoryless
+        and task.message.id == run.exchange
         and can_be_summed(task)
         and task.id not in run.apart
         and run.samples.job_data(task.client) is None
@@ -47,12 +46,13 @@ class JointJobs:
         self._is_relay, self._workers = settings.relay, settings.workers
         self._seconds: dict[str, float] = {}
 
-    def note(self, finished: JobFinished) -> bool:
-        """Note how long a job took; returns whether it was the first of its kind, so that others can start."""
-        kind = finished.job.kind
-        is_first = self._is_relay and kind not in self._seconds
-        self._seconds[kind] = finished.seconds / len(finished.job.tasks[: finished.done or None])
-        return is_first
+    def awaits_first(self, kind: str) -> bool:
+        """Whether tasks of a kind wait for the first of them, which shows how long they take."""
+        return self._is_relay and kind not in self._seconds
+
+    def note(self, finished: JobFinished) -> None:
+        """Note how long a job took."""
+        self._seconds[finished.job.kind] = finished.seconds / (finished.done or 1)
 
     def divide(self, run: CurrentRun, tasks: Iterable[OpenTask], pending: Collection[Job]) -> list[list[OpenTask]]:
         """Return the tasks of each job that can start: those of a joint one have the same inputs, in client order.
@@ -60,8 +60,7 @@ class JointJobs:
         Args:
             run: of the tasks.
             tasks: those that are ready.
-            pending: the jobs that have not finished. The first tasks of a kind show how long it takes, so the others
-                wait for them.
+            pending: the jobs that have not finished.
         """
 
         def sort_of(task: OpenTask) -> tuple[bool, int]:
@@ -72,8 +71,9 @@ class JointJobs:
         jobs = []
         for (joins, _), some in groupby(tasks, key=sort_of):
             same = list(some)
-            if same[0].task.kind not in self._seconds:
-                jobs += [[task] for task in same[: max(0, self._workers - len(pending))]]
+            if self.awaits_first(kind := same[0].task.kind):
+                under_way = sum(job.kind == kind for job in pending)
+                jobs += [[task] for task in same[: max(0, self._workers - under_way)]]
             elif joins:
                 same.sort(key=lambda task: task.client)
                 jobs += _divide(same, self._most(same))

@@ -101,7 +101,7 @@ class Desk:
         self.joint = JointJobs(AgentSettings("board", tuple(range(200)), folder, relay=relay, workers=workers))
         self.store = SimpleNamespace(is_memoryless=True)
         self.samples = SimpleNamespace(job_data=lambda _: None)
-        self.run = cast(CurrentRun, SimpleNamespace(store=self.store, samples=self.samples, apart=set(), round=None))
+        self.run = CurrentRun(cast(RunStore, self.store), cast(Any, None), cast(Any, None), cast(Any, self.samples))
 
     def tasks(self, clients: int, size: int = 1000, *, summed: bool = True) -> list[OpenTask]:
         patch = PatchMessage(slot=0, digest="a" * 64, size=size)
@@ -109,13 +109,13 @@ class Desk:
         self.run.round = RoundMessage(run="run", round=1, exchange=0, patches=[patch], tasks=[task])
         return open_tasks(self.run.round, range(clients))
 
-    def note(self, seconds: float, kit: Kit, **changes: Any) -> bool:
+    def note(self, seconds: float, kit: Kit, **changes: Any) -> None:
         job = kit.job(kit.run(), 0, **changes)
-        return self.joint.note(JobFinished(job, "d" * 64, 1, None, seconds=seconds, done=len(job.members)))
+        self.joint.note(JobFinished(job, "d" * 64, 1, None, seconds=seconds, done=len(job.members)))
 
-    def divide(self, tasks: list[OpenTask], pending: int = 0) -> list[int]:
-        """Return the number of tasks of each job."""
-        jobs = self.joint.divide(self.run, tasks, cast(list[Job], [None] * pending))
+    def divide(self, tasks: list[OpenTask], *pending: str) -> list[int]:
+        """Return the number of tasks of each job, while jobs of other kinds are pending."""
+        jobs = self.joint.divide(self.run, tasks, [cast(Job, SimpleNamespace(kind=kind)) for kind in pending])
         return [len(job) for job in jobs]
 
 
@@ -123,11 +123,11 @@ def test_the_first_tasks_of_a_kind_show_how_long_it_takes(kit: Kit, tmp_path: Pa
     desk = Desk(tmp_path, workers=2)
     tasks = desk.tasks(10)
     assert desk.divide(tasks) == [1, 1]
-    assert desk.divide(tasks, pending=1) == [1]
-    assert desk.divide(tasks, pending=2) == []
-    assert desk.note(0.02, kit)
+    assert desk.divide(tasks, "train", "other") == [1]
+    assert desk.divide(tasks, "train", "train") == []
+    desk.note(0.02, kit)
     assert desk.divide(tasks) == [5, 5]
-    assert not desk.note(0.09, kit, members=MEMBERS)  # three tasks, 0.03 s each
+    desk.note(0.09, kit, members=MEMBERS)  # three tasks, 0.03 s each
     assert desk.divide(tasks) == [3, 3, 3, 1]
     desk.note(5.0, kit)
     assert desk.divide(tasks) == [1] * 10
@@ -160,7 +160,6 @@ def test_tasks_that_must_stay_apart_have_jobs_of_their_own(kit: Kit, tmp_path: P
 def test_an_agent_that_adds_nothing_up_has_no_joint_jobs(kit: Kit, tmp_path: Path) -> None:
     desk = Desk(tmp_path, relay=False)
     assert desk.divide(desk.tasks(3)) == [1, 1, 1]
-    assert not desk.note(1e-9, kit)
 
 
 def test_whether_clients_keep_memory_is_known_after_a_restart(kit: Kit, tmp_path: Path) -> None:
