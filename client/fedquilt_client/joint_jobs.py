@@ -52,7 +52,8 @@ class JointJobs:
 
     def note(self, finished: JobFinished) -> None:
         """Note how long a job took."""
-        self._seconds[finished.job.kind] = finished.seconds / (finished.done or 1)
+        if finished.seconds is not None:
+            self._seconds[finished.job.kind] = finished.seconds / (finished.done or 1)
 
     def divide(self, run: CurrentRun, tasks: Iterable[OpenTask], pending: Collection[Job]) -> list[list[OpenTask]]:
         """Return the tasks of each job that can start: those of a joint one have the same inputs, in client order.

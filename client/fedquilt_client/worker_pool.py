@@ -53,7 +53,7 @@ class JobFinished:
         memory: SHA-256 of the client's new private memory; None if the memory is unchanged.
         head: bytes of the reply that are the head of soft labels.
         spent: what the ledger must record before the reply leaves the board; None: nothing.
-        seconds: time that the training process has taken.
+        seconds: time that the training process has taken; None for its first job, which also loads what it needs.
         memoryless: whether it is sure that the run's clients keep nothing from task to task.
         done: of a joint job, how many of its tasks, from the first on.
     """
@@ -64,7 +64,7 @@ class JobFinished:
     memory: str | None
     head: int = 0
     spent: Spending | None = None
-    seconds: float = 0.0
+    seconds: float | None = None
     memoryless: bool = False
     done: int = 0
 
@@ -120,6 +120,7 @@ class _WorkerSlot:
     need: int = 0
     kills_before: int = 0
     began: float = 0.0
+    is_warm: bool = False
 
     def write(self, line: str) -> None:
         if self.process is not None:
@@ -243,7 +244,9 @@ class WorkerPool:
             self._on_event(JobProgress(slot.job, float(message["value"])))
 
     def _end_job(self, slot: _WorkerSlot, job: Job, message: dict[str, Any]) -> None:
-        cancelled, need, seconds = slot.leaving_since is not None, slot.need, time.monotonic() - slot.began
+        cancelled, need = slot.leaving_since is not None, slot.need
+        seconds = time.monotonic() - slot.began if slot.is_warm else None
+        slot.is_warm = True
         self._free(slot)
         waits = not cancelled and message.get("cause") == DISK_FAILURE and self._pause(job, str(message["reason"]))
         self._feed()
@@ -313,7 +316,7 @@ class WorkerPool:
 
     def _start(self, number: int, slot: _WorkerSlot, job: Job) -> None:
         if slot.process is None:
-            slot.process = self._spawn(number)
+            slot.process, slot.is_warm = self._spawn(number), False
         slot.need, slot.kills_before, slot.began = 0, self._count_kills(), time.monotonic()
         if self._meter is not None:
             watts = self._meter.begin(job.number)
@@ -344,7 +347,7 @@ class WorkerPool:
             process.kill()
 
 
-def _outcome(job: Job, message: dict[str, Any], need: int, seconds: float) -> JobEvent:
+def _outcome(job: Job, message: dict[str, Any], need: int, seconds: float | None) -> JobEvent:
     """Return the event for the last line about a job."""
     if message["event"] == "done":
         spent = Spending.model_validate(message["spent"]) if message.get("spent") is not None else None
