@@ -20,8 +20,9 @@ from fedquilt_common.training_jobs import Job
 LONGEST_SECONDS: Final = 0.1
 """Expected time of a joint job. It may take longer to cancel than a single one, and a crash loses all of it."""
 MOST_TASKS: Final = 64
-MOST_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of all replies of a joint job, which the training process holds in memory until it adds them up."""
+BYTES_PER_TASK: Final = 5_000
+"""A joint job has a task for each of so many bytes of the model at least. It saves about 0.9 ms a task, but a sum
+of trained models takes about 0.1 ms for each 1,000 bytes, to write and to read (``benchmarks/sum_costs.py``)."""
 
 
 def may_join(run: CurrentRun, task: OpenTask) -> bool:
@@ -77,17 +78,22 @@ class JointJobs:
                 jobs += [[task] for task in same[: max(0, self._workers - under_way)]]
             elif joins:
                 same.sort(key=lambda task: task.client)
-                jobs += _divide(same, self._most(same))
+                groups = _divide(same, self._most(same))
+                jobs += [one for group in groups for one in (_divide(group, 1) if _is_costly(group) else [group])]
             else:
                 jobs += [[task] for task in same]
         return jobs
 
     def _most(self, same: list[OpenTask]) -> int:
         """Return how many of these tasks a joint job does."""
-        room = MOST_BYTES // max(1, sum(patch.size for patch in same[0].patches))
         quick = int(LONGEST_SECONDS / max(self._seconds[same[0].task.kind], 1e-6))
         fair = -(-len(same) // self._workers)
-        return max(1, min(MOST_TASKS, quick, room, fair))
+        return max(1, min(MOST_TASKS, quick, fair))
+
+
+def _is_costly(tasks: Sequence[OpenTask]) -> bool:
+    """Whether the sum of a joint job of these tasks takes longer than the files of their replies."""
+    return sum(patch.size for patch in tasks[0].patches) > BYTES_PER_TASK * len(tasks)
 
 
 def _divide(tasks: Sequence[OpenTask], most: int) -> list[list[OpenTask]]:

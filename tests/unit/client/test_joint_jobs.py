@@ -137,8 +137,10 @@ def test_a_joint_job_has_limits(kit: Kit, tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk.note(1e-9, kit)
     assert max(desk.divide(desk.tasks(200))) == joint_jobs.MOST_TASKS
-    assert desk.divide(desk.tasks(6, size=joint_jobs.MOST_BYTES // 3)) == [3, 3]
-    assert desk.divide(desk.tasks(2, size=2 * joint_jobs.MOST_BYTES)) == [1, 1]
+    assert desk.divide(desk.tasks(4, size=4 * joint_jobs.BYTES_PER_TASK)) == [4]
+    assert desk.divide(desk.tasks(4, size=4 * joint_jobs.BYTES_PER_TASK + 1)) == [1] * 4
+    large = joint_jobs.MOST_TASKS * joint_jobs.BYTES_PER_TASK
+    assert desk.divide(desk.tasks(joint_jobs.MOST_TASKS + 2, size=large)) == [joint_jobs.MOST_TASKS, 1, 1]
 
 
 def test_tasks_that_must_stay_apart_have_jobs_of_their_own(kit: Kit, tmp_path: Path) -> None:
