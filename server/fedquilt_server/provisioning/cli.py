@@ -185,7 +185,7 @@ def broker(
         federation.add_site(site, broker or (), port, renew=renew, relay=relay)
         print_site(federation, site, _folder_option(folder))
         if relay is not None:
-            note_relay(federation, site)
+            note_relay()
         typer.echo(f"{federation.reload()}.")
         return
     if broker or port or renew or relay is not None:
