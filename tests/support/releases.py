@@ -22,7 +22,7 @@ def wheelhouse(folder: Path, *options: str, python: str = f"{sys.version_info[0]
 
 
 def another_release(wheels: Path, name: str, *, broken: bool = False) -> Path:
-    """Copy a wheelhouse to a release whose units are described as ``name``; the programs of a broken one do not start."""
+    """Copy a wheelhouse to a release whose units are described as ``name``; no program of a broken one starts."""
     folder = wheels.with_name(name)
     shutil.copytree(wheels, folder)
     (own,) = folder.glob("fedquilt-*.whl")

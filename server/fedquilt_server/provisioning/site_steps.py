@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shlex
+from collections.abc import Collection
 from typing import Final
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from fedquilt_server.provisioning.federation import Federation
 from fedquilt_server.provisioning.inventory import site_host
 from fedquilt_server.provisioning.owners import INVENTORY
+from fedquilt_server.provisioning.record import FederationRecord
 from fedquilt_server.provisioning.site_files import RELAY, RELAY_CONFIG
 
 RELAY_SERVICE: Final = "fedquilt-relay"
@@ -48,13 +50,20 @@ def playbook_command(federation: Federation, site: str) -> str:
     relay = federation.record.sites[site].relay
     hosts = [site_host(site)] if relay is None else [site_host(site), relay.name]
     inventory = (federation.folder / INVENTORY).absolute()
-    return f"ansible-playbook site.yml --inventory {inventory} --limit {','.join(hosts)}"
+    return f"ansible-playbook site.yml --inventory {shlex.quote(str(inventory))} --limit {','.join(hosts)}"
 
 
-def note_sites(federation: Federation, boards: Iterable[str]) -> None:
-    """Print what the sites of these boards need because of a change of these boards."""
-    record = federation.record
-    for site in sorted({record.boards[name].site for name in boards} - {""}):
+def note_sites(federation: Federation, boards: Collection[str], before: FederationRecord | None = None) -> None:
+    """Print what the sites of these boards need because of a change of these boards.
+
+    Args:
+        federation: the federation.
+        boards: names of the boards.
+        before: the record before the change, if a board may have moved from another site.
+    """
+    records = [federation.record] if before is None else [federation.record, before]
+    sites = {record.boards[name].site for record in records for name in boards if name in record.boards}
+    for site in sorted(sites - {""}):
         _note_new_files(federation, site)
 
 

@@ -120,6 +120,15 @@ def test_the_command_that_adds_a_board_says_what_the_relay_needs(
     assert said.endswith(f"Then copy {config} to the relay, and run there\n  sudo systemctl restart fedquilt-relay\n")
 
 
+def test_both_sites_of_a_board_that_moves_are_named(made: Federation, capsys: pytest.CaptureFixture[str]) -> None:
+    made.add_site("hall", ["hall.example"])
+    made.add_site("roof", ["roof.example"])
+    made.provision("pi", "pi4", site="hall")
+    assert cli.run(["provision", "pi", "--renew", "--site", "roof", "--folder", str(made.folder)]) == 0
+    said = capsys.readouterr().out
+    assert [line.split("--limit ")[1] for line in said.splitlines() if "--limit" in line] == ["site-hall", "site-roof"]
+
+
 def test_a_central_broker_with_another_address_is_in_the_relays_file(made: Federation) -> None:
     made.add_site("hall", ["hall.example"], relay=True)
     made.renew(["new.example"])
