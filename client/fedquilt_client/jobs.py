@@ -126,7 +126,7 @@ class Jobs:
         samples = SampleSupply.for_run(
             message, folder, self._settings, self._transport, self._topics, self._post, self.plan
         )
-        self._run = CurrentRun(store, downloads, uploads, samples)
+        self._run, self._joint = CurrentRun(store, downloads, uploads, samples), JointJobs(self._settings)
         if self._early_round is not None and self._early_round.run == message.run:
             self.open_round(self._early_round, retained=True)
         log.info("run %s: %s on %s", message.run, experiment.algorithm.name, experiment.data.set)
@@ -258,9 +258,12 @@ class Jobs:
             if task.id not in closed:
                 with self._give_up_if_damaged(run, task.id):
                     ready += [task] if self._is_ready(run, task) else []
-        for tasks in self._joint.divide(run, ready, self._pool.jobs):
+        jobs = self._joint.divide(run, ready, self._pool.jobs)
+        for tasks in jobs:
             with self._give_up_if_damaged(run, tasks[0].id):
                 self._start(run, tasks)
+        if any(tasks[0].id in run.given_up for tasks in jobs):
+            self._post(self.plan)  # others may wait for a task that has not started
 
     def _is_ready(self, run: CurrentRun, task: OpenTask) -> bool:
         """Whether a task can be done now; sends the reply if that is stored."""

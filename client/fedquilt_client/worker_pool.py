@@ -53,7 +53,7 @@ class JobFinished:
         memory: SHA-256 of the client's new private memory; None if the memory is unchanged.
         head: bytes of the reply that are the head of soft labels.
         spent: what the ledger must record before the reply leaves the board; None: nothing.
-        seconds: time that the training process has taken; None for its first job, which also loads what it needs.
+        seconds: time that the training process has taken; None for its first job of a run, which also loads its data.
         memoryless: whether it is sure that the run's clients keep nothing from task to task.
         done: of a joint job, how many of its tasks, from the first on.
     """
@@ -120,7 +120,8 @@ class _WorkerSlot:
     need: int = 0
     kills_before: int = 0
     began: float = 0.0
-    is_warm: bool = False
+    loaded: Path | None = None
+    """The run of the last job, whose data and model the process holds."""
 
     def write(self, line: str) -> None:
         if self.process is not None:
@@ -245,8 +246,8 @@ class WorkerPool:
 
     def _end_job(self, slot: _WorkerSlot, job: Job, message: dict[str, Any]) -> None:
         cancelled, need = slot.leaving_since is not None, slot.need
-        seconds = time.monotonic() - slot.began if slot.is_warm else None
-        slot.is_warm = True
+        seconds = time.monotonic() - slot.began if slot.loaded == job.run_file else None
+        slot.loaded = job.run_file
         self._free(slot)
         waits = not cancelled and message.get("cause") == DISK_FAILURE and self._pause(job, str(message["reason"]))
         self._feed()
@@ -316,7 +317,7 @@ class WorkerPool:
 
     def _start(self, number: int, slot: _WorkerSlot, job: Job) -> None:
         if slot.process is None:
-            slot.process, slot.is_warm = self._spawn(number), False
+            slot.process, slot.loaded = self._spawn(number), None
         slot.need, slot.kills_before, slot.began = 0, self._count_kills(), time.monotonic()
         if self._meter is not None:
             watts = self._meter.begin(job.number)

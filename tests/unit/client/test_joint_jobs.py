@@ -74,8 +74,8 @@ def test_a_joint_job_writes_the_sum_of_the_replies_of_single_ones(kit: Kit, up: 
 def test_a_joint_job_ends_early_if_its_tasks_take_long(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "JOINT_SECONDS", 0.0)
     job = kit.job(kit.run(exact_sums=True), 0, members=MEMBERS)
-    assert do(job)["done"] == 1
-    assert [one.client for one in PartialSum(open_arrays(job.reply)).members] == [0]
+    assert do(job)["done"] == 2, "the coordinator accepts no sum of one reply"
+    assert [one.client for one in PartialSum(open_arrays(job.reply)).members] == [0, 2]
 
 
 def test_a_joint_job_can_be_cancelled_between_its_tasks(kit: Kit) -> None:
@@ -247,3 +247,54 @@ def test_a_restarted_agent_does_the_tasks_of_joint_jobs_again(peer: Peer, kit: K
         again = take_sum(peer, 2)
         assert [one.client for one in again.members] == list(CLIENTS)
     assert {name: x.tobytes() for name, x in again.items()} == before
+
+
+def test_a_later_run_of_an_agent_also_begins_with_single_jobs(
+    peer: Peer, kit: Kit, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tasks may take longer, and the training process loads its data first."""
+    sizes = list[int]()
+
+    def counted(number: int, tasks: Sequence[OpenTask], *rest: Any) -> Job:
+        sizes.append(len(tasks))
+        return make_job(number, tasks, *rest)
+
+    monkeypatch.setattr("fedquilt_client.jobs.make_job", counted)
+    monkeypatch.setattr(joint_jobs, "LONGEST_SECONDS", 1e3)
+    monkeypatch.setattr(worker, "JOINT_SECONDS", 1e3)
+    task = TaskMessage(clients=list(CLIENTS), kind="train", patches=[0], summed=True)
+    with host(clients=CLIENTS, relay=True):
+        for run in ("run-1", "run-2"):
+            sizes.clear()
+            peer.publish(peer.topics.run, kit.run(run, exact_sums=True, data={"set": "digits", "clients": 8}))
+            peer.received.clear()
+            peer.open(run, 1, kit.blob(), [], tasks=[task])
+            peer.reply(0, 1, accept=False)
+            peer.accept(0, 1, run, members=list(CLIENTS))
+            assert sizes == [1, 1, 6]
+
+
+def test_clients_that_kill_the_training_process_fail_alone(
+    peer: Peer, kit: Kit, host: Host, wait_for: Callable[..., Any]
+) -> None:
+    name = kit.package("deadly", "if ctx.client in (0, 5):\n    os.kill(os.getpid(), signal.SIGKILL)")
+    data = {"set": "digits", "clients": 8}
+    peer.publish(peer.topics.run, kit.run(exact_sums=True, data=data, algorithm={"name": name}))
+    with host(clients=CLIENTS, relay=True, allow_import=("deadly",)):
+        open_summed(peer, kit, 1)
+        found = PartialSum(peer.reply(1, 1, accept=False))
+        assert [one.client for one in found.members] == [1, 2, 3, 4, 6, 7]
+        assert {one.client for one in failures(peer)} == {0, 5}
+
+
+def test_a_first_task_that_cannot_start_does_not_hold_the_others_back(
+    peer: Peer, kit: Kit, host: Host, wait_for: Callable[..., Any]
+) -> None:
+    peer.publish(peer.topics.run, kit.run())
+    home = peer.folder / "state" / "runs" / "run-1" / "clients" / "0"
+    home.mkdir(parents=True)
+    (home / "memory-1.0-abc").write_bytes(b"a memory that no record names")
+    with host(relay=True):
+        peer.open("run-1", 2, kit.blob(), [0, 1], since={"0": (1, 0)})
+        assert "is missing or too old" in wait_for(lambda: failures(peer), "the failure")[0].reason
+        peer.reply(1, 2)
