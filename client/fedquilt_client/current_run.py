@@ -31,7 +31,7 @@ class CurrentRun:
     Attributes:
         given_up: tasks that failed since the last manifest, with the reason, or were stopped, without one.
         declined: tasks that the client's privacy budget or the board's owner does not allow.
-        apart: tasks that no joint job does again: one has failed, or its sum was refused.
+        apart: tasks that get jobs of their own, because a joint job with them failed or its sum was refused.
         damages: how often a patch on disk was damaged since the last manifest, by digest.
         damaged_clients: clients whose private memory, or the record of it, was damaged at their last task.
         may_go_back: the coordinator may have restarted since its last manifest, so the next one may be of an earlier
@@ -107,16 +107,16 @@ def discard_reply(run: CurrentRun, reply: StoredReply) -> None:
     run.store.forget(reply)
 
 
-def _joint_reply(store: RunStore, finished: JobFinished) -> JointReply:
+def _joint_reply(run: str, finished: JobFinished) -> JointReply:
     """Return the reply of a joint job, for the tasks that it has done."""
     job, members = finished.job, finished.job.members[: finished.done]
     return JointReply(
-        store.run.run,
+        run,
         job.client,
         job.round,
         job.exchange,
         job.fingerprint,
-        store.drafts(job.client, job.round, job.exchange).reply.name,
+        job.reply.name,
         finished.digest,
         finished.size,
         clients=tuple(one.client for one in members),
@@ -138,7 +138,7 @@ def commit_finished(store: RunStore, finished: JobFinished) -> StoredReply | Non
     """
     job, spent = finished.job, finished.spent
     if job.members:
-        return store.hold(_joint_reply(store, finished))
+        return store.hold(_joint_reply(store.run.run, finished))
     if spent is not None:
         with report_disk_errors(store.ledgers):
             if spent.stale or measure_ledgers(store.ledgers, spent.seen) != spent.seen:

@@ -258,8 +258,7 @@ class Jobs:
             if task.id not in closed:
                 with self._give_up_if_damaged(run, task.id):
                     ready += [task] if self._is_ready(run, task) else []
-        jobs = self._joint.divide(run, ready, self._pool.jobs)
-        for tasks in jobs:
+        for tasks in (jobs := self._joint.divide(run, ready, self._pool.jobs)):
             with self._give_up_if_damaged(run, tasks[0].id):
                 self._start(run, tasks)
         if any(tasks[0].id in run.given_up for tasks in jobs):

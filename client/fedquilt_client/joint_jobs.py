@@ -73,7 +73,7 @@ class JointJobs:
         jobs = []
         for (joins, _), some in groupby(tasks, key=sort_of):
             same = list(some)
-            if self.awaits_first(kind := same[0].task.kind):
+            if can_be_summed(same[0]) and self.awaits_first(kind := same[0].task.kind):
                 under_way = sum(job.kind == kind for job in pending)
                 jobs += [[task] for task in same[: max(0, self._workers - under_way)]]
             elif joins:

@@ -160,6 +160,10 @@ class RunStore:
         stem = f"{client}-{round}.{exchange}"
         return Drafts(self._drafts / f"{stem}.reply", self._drafts / f"{stem}.memory")
 
+    def joint_draft(self, number: int) -> Path:
+        """Return the path of the sum of a joint job, by the job's number; another job never writes there."""
+        return self._drafts / f"joint-{number}.reply"
+
     def commit(
         self, reply: StoredReply, drafts: Drafts, since: ExchangeId | None, *, memory: str | None
     ) -> StoredReply:

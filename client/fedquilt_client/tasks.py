@@ -109,7 +109,7 @@ def make_job(
         slices=slices,
         slice=own,
         memory=store.memory(client, since),
-        reply=drafts.reply,
+        reply=drafts.reply if len(tasks) == 1 else store.joint_draft(number),
         memory_out=drafts.memory,
         spare=store.spare,
         allowed=list(settings.allow_import),

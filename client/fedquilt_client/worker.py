@@ -139,12 +139,14 @@ class Worker:
         if memory is not None or job.memory is not None:
             sync(job.reply)  # a reply without memory can be trained again after a power cut
         spent = ctx.spending()
-        found = {"digest": blob.digest, "size": blob.size, "memory": memory, "head": blob.head}
-        found |= {
+        return {
+            "digest": blob.digest,
+            "size": blob.size,
+            "memory": memory,
+            "head": blob.head,
             "memoryless": board.is_memoryless and memory is None,
             "spent": None if spent is None else spent.model_dump(),
         }
-        return found
 
     def _do_together(self, job: Job, board: Any) -> dict[str, object]:
         """Do the tasks of a joint job, as many as its time allows, and write the sum of their replies."""
