@@ -43,9 +43,15 @@ def sources() -> tuple[tuple[str, Path], ...]:
     return tuple(found)
 
 
-def imports(text: str, module: str, *, is_package: bool = False, lazy: bool = True) -> set[str]:
-    """Dotted names that ``text`` imports; without ``lazy`` only those that importing the module executes."""
-    return set(_imported(ast.parse(text), module.split(".") if is_package else module.split(".")[:-1], lazy))
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    """The syntax of a file; each file is parsed once for all tests."""
+    return ast.parse(path.read_text())
+
+
+def imports(tree: ast.AST, module: str, *, is_package: bool = False, lazy: bool = True) -> set[str]:
+    """Dotted names that a module imports; without ``lazy`` only those that importing the module executes."""
+    return set(_imported(tree, module.split(".") if is_package else module.split(".")[:-1], lazy))
 
 
 def _imported(node: ast.AST, package: list[str], lazy: bool) -> Iterator[str]:
@@ -66,8 +72,8 @@ def _is_for_types(node: ast.AST) -> bool:
 
 @functools.cache
 def imports_of(module: str, path: Path, *, lazy: bool = True) -> set[str]:
-    """Names that a module imports; each module is parsed once for all tests."""
-    return imports(path.read_text(), module, is_package=path.name == "__init__.py", lazy=lazy)
+    """Names that a module imports; each module is read once for all tests."""
+    return imports(tree_of(path), module, is_package=path.name == "__init__.py", lazy=lazy)
 
 
 def is_below(name: str, package: str) -> bool:
@@ -80,7 +86,7 @@ def users_of(package: str) -> set[str]:
 
 
 def test_the_reader_of_imports_sees_them_all() -> None:
-    text = """
+    tree = ast.parse("""
 import os.path, json
 from typing import TYPE_CHECKING
 from . import near
@@ -93,12 +99,12 @@ class A:
             import torch.nn
         except ImportError:
             from fedquilt_server import cli
-"""
+""")
     eager = {"os.path", "json", "typing.TYPE_CHECKING", "a.b.near", "a.up.thing"}
     hidden = {"torch.nn", "heavy.Kind", "fedquilt_server.cli"}
-    assert imports(text, "a.b.c") == eager | hidden
-    assert imports(text, "a.b.c", lazy=False) == eager
-    assert imports("from . import x", "a.b", is_package=True) == {"a.b.x"}
+    assert imports(tree, "a.b.c") == eager | hidden
+    assert imports(tree, "a.b.c", lazy=False) == eager
+    assert imports(ast.parse("from . import x"), "a.b", is_package=True) == {"a.b.x"}
     names = {module for module, _ in sources()}
     assert {"fedquilt_common.algorithms.fedavg", "fedquilt_server.round.machine", "fedquilt_client.agent"} <= names
 
@@ -179,6 +185,7 @@ def room_of(module: str) -> str:
     return ".".join(module.split(".")[:2])
 
 
+@functools.cache
 def arrows() -> dict[str, set[str]]:
     """Every arrow between two rooms of the same side."""
     files, found = dict(sources()), dict[str, set[str]]()
@@ -231,7 +238,7 @@ def test_only_the_command_finds_the_other_side_by_name() -> None:
     found = set()
     for module, path in sources():
         mine = module.partition(".")[0]
-        texts = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
+        texts = {n.value for n in ast.walk(tree_of(path)) if isinstance(n, ast.Constant)}
         foreign = [side for side in ("fedquilt_server", "fedquilt_client") if side != mine]
         if any(isinstance(text, str) and text.startswith(f"{side}.") for text in texts for side in foreign):
             found.add(module)

@@ -16,6 +16,7 @@ import pytest
 from tests.support.file_server import serve_files
 from tests.support.live import connection, open_broker, running, wait_for
 from tests.support.published import idx_files
+from tests.support.warm import forking
 
 from fedquilt_client.agent import Agent
 from fedquilt_client.settings import AgentSettings
@@ -37,6 +38,13 @@ FEDERATION = "delivery"
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     with open_broker(tmp_path_factory.mktemp("broker")) as free:
         yield free
+
+
+@pytest.fixture(autouse=True)
+def _forked_workers() -> Iterator[None]:
+    """The agents' training processes are forked from this process, which has loaded torch."""
+    with forking():
+        yield
 
 
 @pytest.fixture
