@@ -10,7 +10,6 @@ from paho.mqtt.client import topic_matches_sub as compare_topic
 
 from fedquilt_common.wire.transport import Connected, Deliver, Disconnected, MqttMessage, Will
 
-
 topic_matches_sub = functools.lru_cache(maxsize=4096)(compare_topic)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.packages import needs
 from tests.unit.client.test_private_tasks import PrivateBoard
 from tests.unit.client.test_worker import do
 
@@ -19,7 +20,7 @@ from fedquilt_common.wire.codec import FileArrays
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Kit
 
-pytest.importorskip("opacus", reason="needs the extra dp")
+needs("opacus", "needs the extra dp")
 
 
 @pytest.fixture

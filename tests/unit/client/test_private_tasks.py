@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.support.packages import needs
 from tests.unit.client.test_worker import do, done, learner
 
 from fedquilt_client.context import BoardRun, TaskContext
@@ -32,7 +33,7 @@ from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RunMessage
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Kit
 
-pytest.importorskip("opacus", reason="needs the extra dp")
+needs("opacus", "needs the extra dp")
 PRIVATE: dict[str, Any] = {
     "algorithm": {"name": "fedavg"},
     "training": {"epochs": 1, "batch": 60, "lr": 0.1},
