@@ -142,7 +142,8 @@ def test_a_small_case_of_the_privacy_figure_runs(tmp_path: Path) -> None:
     needs("opacus", "needs the extra dp")
     real_data("uci-har")
     small = ["--set=rounds=1", "--set=data.clients=3", "--set=fleet.0.clients=3", "--set=fleet.0.agents=3"]
-    least = ["--set=participation={}", "--set=training.epochs=1"]
+    few = ["--set=data.partition.per_class=40", "--set=data.public.samples=100"]
+    least = [*few, "--set=participation={}", "--set=training.epochs=1"]
     chosen = ["--vary=method=fedakd", "--vary=epsilon=5", "--vary=seed=1"]
     words = ("sweep", str(PRIVACY / "figure-5.4-hars.yaml"), "--out=swept", *chosen, *small, *least, "--json")
     environment = {"FEDQUILT_DATA": str(data_folder())}
