@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support import warm
+from tests.support.accounting import FEW_ORDERS
 from tests.support.data import data_folder, real_data
 from tests.support.packages import needs
 
@@ -147,8 +148,7 @@ def test_a_small_case_of_the_privacy_figure_runs(tmp_path: Path) -> None:
     chosen = ["--vary=method=fedakd", "--vary=epsilon=5", "--vary=seed=1"]
     words = ("sweep", str(PRIVACY / "figure-5.4-hars.yaml"), "--out=swept", *chosen, *small, *least, "--json")
     environment = {"FEDQUILT_DATA": str(data_folder())}
-    load = "import opacus"  # once, not in each process that trains
-    done = warm.fedquilt(*words, where=tmp_path, before=load, environment=environment, patience=PATIENCE)
+    done = warm.fedquilt(*words, where=tmp_path, before=FEW_ORDERS, environment=environment, patience=PATIENCE)
     assert done.returncode == 0, done.stderr
     (run,) = json.loads(done.stdout)["runs"]
     result = json.loads((tmp_path / "swept" / run["folder"] / "result.json").read_text(encoding="utf-8"))

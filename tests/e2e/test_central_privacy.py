@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from tests.e2e.test_simulate import fedquilt, fingerprint, finish, pids, result, run, wait_for
+from tests.support.accounting import few_orders
 from tests.support.runs import finished_rounds
 
 EXPERIMENT = """
@@ -25,9 +27,15 @@ fleet: [{kind: board, agents: 2, clients: 12}]
 """
 
 
+@pytest.fixture(autouse=True)
+def quick_accountant() -> Iterator[None]:
+    pytest.importorskip("opacus", reason="needs the extra dp")  # loaded here, and not in each forked process
+    with few_orders():
+        yield
+
+
 @pytest.mark.timeout(300)
 def test_kills_change_no_bit_and_spend_nothing_twice(tmp_path: Path) -> None:
-    pytest.importorskip("opacus", reason="needs the extra dp")  # loaded here, and not in each forked process
     folders = tmp_path / "calm", tmp_path / "killed"
     for folder in folders:
         folder.mkdir()

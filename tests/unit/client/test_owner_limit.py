@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.accounting import few_orders
 from tests.support.packages import needs
 from tests.unit.client.test_private_tasks import PrivateBoard
 from tests.unit.client.test_worker import do
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
     from tests.unit.client.conftest import Kit
 
 needs("opacus", "needs the extra dp")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_accountant() -> Iterator[None]:
+    with few_orders():
+        yield
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.support.accounting import few_orders
 from tests.support.packages import needs
 from tests.unit.client.test_worker import do, done, learner
 
@@ -40,6 +41,12 @@ PRIVATE: dict[str, Any] = {
     "rounds": 2,
     "privacy": {"epsilon": 6.0, "delta": 0.001},
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_accountant() -> Iterator[None]:
+    with few_orders():
+        yield
 
 
 class PrivateBoard:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.support.accounting import few_orders
 from tests.support.packages import needs
 from tests.support.warm import call
 from torch import nn
@@ -32,6 +33,12 @@ DATA = Examples(RNG.normal(size=(60, 4)).astype(np.float32), RNG.integers(0, 3, 
 KEY = "07" * 32
 NORMED = ("vgg16", "resnet18", "preact-resnet18", "mobilenet-v2", "epic-resnet18")
 """Models whose parameter ``norm`` chooses their norms."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_accountant() -> Iterator[None]:
+    with few_orders():
+        yield
 
 
 def meter(
