@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,6 +32,14 @@ TORCH_USERS = tuple(f"fedquilt_common.{room}" for room in (
 ))  # fmt: skip
 
 
+@pytest.fixture(autouse=True, scope="module")
+def parse_without_collections() -> Iterator[None]:
+    """Let trees of syntax go when nothing refers to them: they are many objects, and have no cycles."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @functools.cache
 def sources() -> tuple[tuple[str, Path], ...]:
     """Module name and file of everything that is shipped."""
@@ -43,15 +52,9 @@ def sources() -> tuple[tuple[str, Path], ...]:
     return tuple(found)
 
 
-@functools.cache
-def tree_of(path: Path) -> ast.Module:
-    """The syntax of a file; each file is parsed once for all tests."""
-    return ast.parse(path.read_text())
-
-
-def imports(tree: ast.AST, module: str, *, is_package: bool = False, lazy: bool = True) -> set[str]:
-    """Dotted names that a module imports; without ``lazy`` only those that importing the module executes."""
-    return set(_imported(tree, module.split(".") if is_package else module.split(".")[:-1], lazy))
+def imports(text: str, module: str, *, is_package: bool = False, lazy: bool = True) -> set[str]:
+    """Dotted names that ``text`` imports; without ``lazy`` only those that importing the module executes."""
+    return set(_imported(ast.parse(text), module.split(".") if is_package else module.split(".")[:-1], lazy))
 
 
 def _imported(node: ast.AST, package: list[str], lazy: bool) -> Iterator[str]:
@@ -72,8 +75,8 @@ def _is_for_types(node: ast.AST) -> bool:
 
 @functools.cache
 def imports_of(module: str, path: Path, *, lazy: bool = True) -> set[str]:
-    """Names that a module imports; each module is read once for all tests."""
-    return imports(tree_of(path), module, is_package=path.name == "__init__.py", lazy=lazy)
+    """Names that a module imports; each module is parsed once for all tests."""
+    return imports(path.read_text(), module, is_package=path.name == "__init__.py", lazy=lazy)
 
 
 def is_below(name: str, package: str) -> bool:
@@ -86,7 +89,7 @@ def users_of(package: str) -> set[str]:
 
 
 def test_the_reader_of_imports_sees_them_all() -> None:
-    tree = ast.parse("""
+    text = """
 import os.path, json
 from typing import TYPE_CHECKING
 from . import near
@@ -99,12 +102,12 @@ class A:
             import torch.nn
         except ImportError:
             from fedquilt_server import cli
-""")
+"""
     eager = {"os.path", "json", "typing.TYPE_CHECKING", "a.b.near", "a.up.thing"}
     hidden = {"torch.nn", "heavy.Kind", "fedquilt_server.cli"}
-    assert imports(tree, "a.b.c") == eager | hidden
-    assert imports(tree, "a.b.c", lazy=False) == eager
-    assert imports(ast.parse("from . import x"), "a.b", is_package=True) == {"a.b.x"}
+    assert imports(text, "a.b.c") == eager | hidden
+    assert imports(text, "a.b.c", lazy=False) == eager
+    assert imports("from . import x", "a.b", is_package=True) == {"a.b.x"}
     names = {module for module, _ in sources()}
     assert {"fedquilt_common.algorithms.fedavg", "fedquilt_server.round.machine", "fedquilt_client.agent"} <= names
 
@@ -238,7 +241,7 @@ def test_only_the_command_finds_the_other_side_by_name() -> None:
     found = set()
     for module, path in sources():
         mine = module.partition(".")[0]
-        texts = {n.value for n in ast.walk(tree_of(path)) if isinstance(n, ast.Constant)}
+        texts = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
         foreign = [side for side in ("fedquilt_server", "fedquilt_client") if side != mine]
         if any(isinstance(text, str) and text.startswith(f"{side}.") for text in texts for side in foreign):
             found.add(module)

@@ -6,7 +6,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tests.test_layering import sources, tree_of
+from tests.test_layering import sources
 
 
 def type_names(tree: ast.Module) -> Iterator[str]:
@@ -24,6 +24,6 @@ def type_names(tree: ast.Module) -> Iterator[str]:
 def test_a_type_name_exists_once() -> None:
     found: dict[str, set[str]] = defaultdict(set)
     for module, path in sources():
-        for name in type_names(tree_of(path)):
+        for name in type_names(ast.parse(path.read_text())):
             found[name].add(module)
     assert {name: modules for name, modules in found.items() if len(modules) > 1} == {}
