@@ -77,6 +77,8 @@ class Fleet:
     model: dict[str, Any] = field(default_factory=lambda: Case().model)
     cramped: bool = True
     measures: bool = False
+    measures_after: int = 1
+    """The first round at whose end the clients evaluate, if they do."""
     public_samples: int | None = None
     data_set: str = "digits"
     lr: float = 0.1
@@ -139,9 +141,9 @@ class Fleet:
         opened: float = 0.0,
         working: Mapping[int, tuple[int, int]] | None = None,
     ) -> RoundContext:
-        count = self.clients
+        count, measures = self.clients, self.measures and round >= self.measures_after
         return RoundContext(
-            round, fleet, self.experiment.seed, 99, count, count, self.bench, self.measures, working=working or {}
+            round, fleet, self.experiment.seed, 99, count, count, self.bench, measures, working=working or {}
         )
 
     @property
@@ -290,7 +292,7 @@ def test_it_learns(name: str) -> None:
     case = CASES[name]
     training: dict[str, Any] = {"batch": case.batch, "lr": case.batch / 320}
     fleet = Fleet(make(name, case.fields), model=case.model, public_samples=case.public, **training)
-    fleet.measures = declaration_of(fleet.algorithm).holdout is not None
+    fleet.measures, fleet.measures_after = declaration_of(fleet.algorithm).holdout is not None, case.rounds
     before = fleet.algorithm.evaluate(fleet.first_state(), fleet.ctx(0, {})).get("accuracy", 0.0)
     driver = Driver(fleet, case.rounds)
     state = driver.run()

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.support import warm
+from tests.support.accounting import FEW_ORDERS
 from tests.support.data import data_folder, real_data
+from tests.support.packages import needs
 
 from fedquilt_common.experiment_file import load_experiment
 from fedquilt_server.report.contents import make_contents
@@ -138,14 +140,15 @@ def test_a_small_case_of_a_papers_table_runs(tmp_path: Path, name: str, options:
 @pytest.mark.timeout(PATIENCE)
 def test_a_small_case_of_the_privacy_figure_runs(tmp_path: Path) -> None:
     """Three clients share samples, and each has a ledger of its own."""
-    pytest.importorskip("opacus", reason="needs the extra dp")
+    needs("opacus", "needs the extra dp")
     real_data("uci-har")
     small = ["--set=rounds=1", "--set=data.clients=3", "--set=fleet.0.clients=3", "--set=fleet.0.agents=3"]
-    least = ["--set=participation={}", "--set=training.epochs=1"]
+    few = ["--set=data.partition.per_class=40", "--set=data.public.samples=100"]
+    least = [*few, "--set=participation={}", "--set=training.epochs=1"]
     chosen = ["--vary=method=fedakd", "--vary=epsilon=5", "--vary=seed=1"]
     words = ("sweep", str(PRIVACY / "figure-5.4-hars.yaml"), "--out=swept", *chosen, *small, *least, "--json")
     environment = {"FEDQUILT_DATA": str(data_folder())}
-    done = warm.fedquilt(*words, where=tmp_path, environment=environment, patience=PATIENCE)
+    done = warm.fedquilt(*words, where=tmp_path, before=FEW_ORDERS, environment=environment, patience=PATIENCE)
     assert done.returncode == 0, done.stderr
     (run,) = json.loads(done.stdout)["runs"]
     result = json.loads((tmp_path / "swept" / run["folder"] / "result.json").read_text(encoding="utf-8"))

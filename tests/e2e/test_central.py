@@ -52,7 +52,7 @@ def test_a_killed_and_interrupted_training_gives_the_same_model(tmp_path: Path) 
 
 
 def test_it_is_the_baseline_of_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    short = ("--set", "rounds=2")
+    short = ("--set", "rounds=2", "--set", "training.epochs=1")
     assert warm.fedquilt("central", EXPERIMENT, "--out", "central", *short, where=tmp_path).returncode == 0
     assert warm.fedquilt("simulate", EXPERIMENT, "--out", "fedavg", *short, where=tmp_path).returncode == 0
     assert fedquilt(["compare", str(tmp_path / "central"), str(tmp_path / "fedavg"), "--json"]) == 0

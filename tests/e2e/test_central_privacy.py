@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from tests.e2e.test_simulate import fedquilt, fingerprint, finish, pids, result, run, wait_for
+from tests.support.accounting import few_orders
 from tests.support.runs import finished_rounds
 
 EXPERIMENT = """
@@ -23,6 +25,13 @@ training: {epochs: 1, batch: 32, lr: 0.2}
 privacy: {mode: central, epsilon: 60, delta: 0.001, adaptive: {quantile: 0.6}}
 fleet: [{kind: board, agents: 2, clients: 12}]
 """
+
+
+@pytest.fixture(autouse=True)
+def quick_accountant() -> Iterator[None]:
+    pytest.importorskip("opacus", reason="needs the extra dp")  # loaded here, and not in each forked process
+    with few_orders():
+        yield
 
 
 @pytest.mark.timeout(300)

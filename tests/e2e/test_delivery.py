@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.support import warm
 from tests.support.file_server import serve_files
 from tests.support.live import connection, open_broker, running, wait_for
 from tests.support.published import idx_files
 
-from fedquilt_client.agent import Agent
-from fedquilt_client.settings import AgentSettings
 from fedquilt_common import datasets
 from fedquilt_common.data_tools.publish_data import publish_manifest
 from fedquilt_common.data_tools.shard_folder import write_shard_folder
@@ -104,13 +104,18 @@ class Session:
         return hashlib.sha256((self.folder / "global.safetensors").read_bytes()).hexdigest()
 
 
-def board(port: int, state: Path, own: Mapping[int, str] | None = None) -> AbstractContextManager[Thread]:
-    """An agent that hosts both clients, in one training process."""
-    settings = AgentSettings("board", (0, 1), federation=FEDERATION, state=state / "board", own_data=own or {})
-    return running(Agent(settings, connection(port, "board")).execute)
+def board(port: int, state: Path, own: Mapping[int, str] | None = None) -> AbstractContextManager[object]:
+    """A process with an agent that hosts both clients, in one training process."""
+    options = ["--broker", f"mqtt://127.0.0.1:{port}", "--federation", FEDERATION, "--state", str(state / "board")]
+    options += [word for client, path in (own or {}).items() for word in ("--data", f"{client}={path}")]
+    folder = os.environ.get(datasets.FOLDER_VARIABLE)
+    set_folder = f"import os; os.environ.pop({datasets.FOLDER_VARIABLE!r}, None)"
+    if folder:
+        set_folder = f"import os; os.environ[{datasets.FOLDER_VARIABLE!r}] = {folder!r}"
+    return warm.running("agent", "--id", "board", "--clients", "0-1", *options, where=state, before=set_folder)
 
 
-def finish(session: Session, start_board: Callable[[], AbstractContextManager[Thread]]) -> None:
+def finish(session: Session, start_board: Callable[[], AbstractContextManager[object]]) -> None:
     with running(session.execute) as work:
         assert session.has_loaded.wait(30)
         with start_board():
@@ -122,7 +127,7 @@ def finish(session: Session, start_board: Callable[[], AbstractContextManager[Th
 def test_delivered_samples_give_the_same_model_and_travel_once_for_two_runs(
     port: int, tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start_without_data() -> AbstractContextManager[Thread]:
+    def start_without_data() -> AbstractContextManager[object]:
         monkeypatch.delenv(datasets.FOLDER_VARIABLE)
         return board(port, tmp_path)
 
@@ -146,7 +151,7 @@ def test_boards_download_a_bundle(port: int, tmp_path: Path, images: Path, monke
     write_shard_folder(ExperimentTools(experiment("local"), ()), tmp_path / "bundle")
     files = {f"/{path.name}": path.read_bytes() for path in (tmp_path / "bundle").iterdir()}
 
-    def start_without_data() -> AbstractContextManager[Thread]:
+    def start_without_data() -> AbstractContextManager[object]:
         monkeypatch.delenv(datasets.FOLDER_VARIABLE)
         return board(port, tmp_path)
 
@@ -169,7 +174,7 @@ def test_files_of_a_bundle_can_have_addresses_of_their_own(
     shards, links = tmp_path / "shards", tmp_path / "links.csv"
     names = write_shard_folder(ExperimentTools(experiment("local"), ()), shards).files
 
-    def start_without_data() -> AbstractContextManager[Thread]:
+    def start_without_data() -> AbstractContextManager[object]:
         monkeypatch.delenv(datasets.FOLDER_VARIABLE)
         return board(port, tmp_path)
 

@@ -159,7 +159,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Run the experiment without interruption; returns the digest of its model."""
     made = tmp_path_factory.mktemp("undisturbed")
     (made / "experiment.yaml").write_text(EXPERIMENT)
-    subprocess.run(COMMAND, cwd=made, capture_output=True, check=True, timeout=PATIENCE)
+    with ForkedProgram(COMMAND, cwd=made, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        assert process.wait(PATIENCE) == 0
     return fingerprint(made)
 
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from tests.e2e.test_simulate import fedquilt, fingerprint, finish, pids, result, run, wait_for
+from tests.support.packages import needs
 from tests.support.runs import finished_rounds, workers_of
 
 from fedquilt_common.privacy.ledger import SUFFIX, read_ledger
 
-pytest.importorskip("opacus", reason="needs the extra dp")
+needs("opacus", "needs the extra dp")
 ROUNDS = 4
 EXPERIMENT = f"""
 name: digits-private

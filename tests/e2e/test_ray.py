@@ -23,6 +23,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from tests.support.packages import needs
 from tests.support.ray_nodes import RayNodes, ray_nodes
 
 from fedquilt_common import __version__
@@ -30,7 +31,7 @@ from fedquilt_common.errors import RayClusterError
 from fedquilt_server.ray_cluster.address import check_answers
 from fedquilt_server.status.placement import Placement, PlacementRecord
 
-pytest.importorskip("ray", reason="Ray is not installed; pip install 'fedquilt[ray]'")
+needs("ray", "Ray is not installed; pip install 'fedquilt[ray]'")
 
 pytestmark = [
     pytest.mark.xdist_group("ray"),

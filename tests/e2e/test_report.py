@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import yaml
 from tests.support import warm
+from tests.support.packages import needs
 
 import fedquilt as fq
 from fedquilt_common.cli import run as fedquilt
 
-pytest.importorskip("matplotlib", reason="matplotlib is not installed: use make test")
+needs("matplotlib", "matplotlib is not installed: use make test")
 SMALL: dict[str, Any] = {
     "name": "tiny", "rounds": 2, "data": {"set": "digits", "clients": 2}, "model": {"name": "mlp"},
     "algorithm": {"name": "heterofl", "widths": {"half": 0.5}},

@@ -24,7 +24,7 @@ class Sometimes(FedAvg):
 
 def test_rounds_that_ask_nobody_publish_nothing_and_wait_for_nothing(tmp_path: Path) -> None:
     (tmp_path / "sometimes.py").write_text(SOMETIMES)
-    changes = ("algorithm.name=sometimes:Sometimes", "rounds=5", "participation.deadline=3600")
+    changes = ("algorithm.name=sometimes:Sometimes", "rounds=5", "training.epochs=1", "participation.deadline=3600")
     options = (word for change in changes for word in ("--set", change))
     found = simulate(EXPERIMENTS / "digits-fedavg.yaml", tmp_path, *options, PYTHONPATH=str(tmp_path))
     rows = found["rounds"]

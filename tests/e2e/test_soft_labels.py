@@ -31,7 +31,7 @@ from fedquilt_server.simulate.mosquitto import broker_command, free_port
 EXPERIMENT = EXPERIMENTS / "digits-cfedakd.yaml"
 LABELS = 200 * 10 + 2 * 10 * 4
 """Bytes: a code for each public sample and class, and the range of each class."""
-SHORT = ("--set", "rounds=2", "--set", "evaluate_every=2")
+SHORT = ("--set", "rounds=2", "--set", "evaluate_every=2", "--set", "training.epochs=1")
 
 
 Recorded = tuple[Path, list[MqttMessage]]

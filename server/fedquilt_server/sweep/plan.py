@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,7 +145,7 @@ def _check_distinct(runs: Sequence[PlannedRun]) -> None:
                 f"the runs {other.variation.label} and {run.variation.label} would share one folder on systems that "
                 "ignore capitals; rename one of the values"
             )
-        other = experiments.setdefault(dump_experiment(run.experiment), run)
+        other = experiments.setdefault(json.dumps(run.experiment.model_dump(mode="json")), run)
         if other is not run:
             raise ExperimentError(
                 f"the runs {other.variation.label} and {run.variation.label} are the same experiment. --set, or a "

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.accounting import few_orders
+from tests.support.packages import needs
 from tests.unit.client.test_private_tasks import PrivateBoard
 from tests.unit.client.test_worker import do
 
@@ -19,7 +21,13 @@ from fedquilt_common.wire.codec import FileArrays
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Kit
 
-pytest.importorskip("opacus", reason="needs the extra dp")
+needs("opacus", "needs the extra dp")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_accountant() -> Iterator[None]:
+    with few_orders():
+        yield
 
 
 @pytest.fixture

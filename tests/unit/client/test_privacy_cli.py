@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.packages import needs
 
 from fedquilt_common.cli import run
 from fedquilt_common.errors import RunFolderError
@@ -58,7 +59,7 @@ def test_a_ledger_alone_shows_what_its_last_training_noted(state: Path, capsys: 
 
 
 def test_an_old_ledger_counts_what_a_grown_file_has_spent(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("opacus", reason="needs the extra dp")
+    needs("opacus", "needs the extra dp")
     old = spend(state / "privacy", [1, 2], "first", 3, 0.75)
     grown = spend(state / "privacy", [1, 2, 5], "second", 3, 1.25)
     other = spend(state / "privacy", [7, 8], "first", 4, 0.75)

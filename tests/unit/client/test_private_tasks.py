@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.support.accounting import few_orders
+from tests.support.packages import needs
 from tests.unit.client.test_worker import do, done, learner
 
 from fedquilt_client.context import BoardRun, TaskContext
@@ -32,13 +34,19 @@ from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RunMessage
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Kit
 
-pytest.importorskip("opacus", reason="needs the extra dp")
+needs("opacus", "needs the extra dp")
 PRIVATE: dict[str, Any] = {
     "algorithm": {"name": "fedavg"},
     "training": {"epochs": 1, "batch": 60, "lr": 0.1},
     "rounds": 2,
     "privacy": {"epsilon": 6.0, "delta": 0.001},
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_accountant() -> Iterator[None]:
+    with few_orders():
+        yield
 
 
 class PrivateBoard:

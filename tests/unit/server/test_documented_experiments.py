@@ -5,6 +5,7 @@ The files in deploy/experiments/ are valid, too.
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -17,13 +18,21 @@ from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import agent_specs
 from fedquilt_common.experiment_file import load_experiment, parse_experiment
 from fedquilt_server.report.published import read_published
-from fedquilt_server.sweep.plan import plan_sweep
-from fedquilt_server.sweep.sweep_file import read_source
+from fedquilt_server.sweep.plan import SweepPlan, plan_sweep
+from fedquilt_server.sweep.sweep_file import SweepSource, read_source
 
 ROOT = Path(__file__).parents[3]
 READY = ready_experiments()
 PAGE = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
 FILES, ERRORS = PAGE.split("## Errors")
+
+
+@functools.cache
+def planned(name: str) -> tuple[SweepSource, SweepPlan]:
+    """Return the ready sweep of a name, planned once for all tests."""
+    (path,) = [path for path in ready_sweeps() if path.stem == name]
+    source = read_source(path)
+    return source, plan_sweep(source)
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -46,9 +55,8 @@ def test_the_example_files_are_valid(name: str) -> None:
     ],
 )
 def test_the_sweeps_of_the_papers_tables_are_valid(name: str, runs: int, figures: int) -> None:
-    (path,) = [path for path in ready_sweeps() if path.stem == name]
-    source = read_source(path)
-    assert len(plan_sweep(source).runs) == runs
+    source, plan = planned(name)
+    assert len(plan.runs) == runs
     assert [len(table.figures) for table in source.published] == [figures]
 
 
@@ -74,8 +82,7 @@ def test_the_sweep_of_the_privacy_figure_is_valid() -> None:
 )
 def test_the_sweeps_of_the_fedakd_thesis_are_valid(name: str, runs: int, algorithms: set[str]) -> None:
     """Each algorithm accepts the fields that a run gives it."""
-    (path,) = [path for path in ready_sweeps() if path.stem == name]
-    experiments = [run.experiment for run in plan_sweep(read_source(path)).runs]
+    experiments = [run.experiment for run in planned(name)[1].runs]
     assert len(experiments) == runs
     assert {type(make_algorithm(each.algorithm.name, each.algorithm.fields, ())) for each in experiments} == {
         ALGORITHMS[name] for name in algorithms
@@ -83,8 +90,7 @@ def test_the_sweeps_of_the_fedakd_thesis_are_valid(name: str, runs: int, algorit
 
 
 def test_all_clients_models_start_as_keras_would_in_the_suspect_of_that_name() -> None:
-    (path,) = [path for path in ready_sweeps() if path.stem == "suspects-hars"]
-    for run in plan_sweep(read_source(path)).runs:
+    for run in planned("suspects-hars")[1].runs:
         starts = {variant.model.initialisation for variant in run.experiment.variants}
         assert starts == {
             "keras" if dict(run.variation.settings)["setting"] in ("keras", "keras-initialisation") else "torch"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.support.data import real_data
+from tests.support.packages import needs
 
 from fedquilt_common.datasets import epic_sounds
 from fedquilt_common.datasets.parts import join_parts
@@ -18,7 +19,7 @@ from fedquilt_common.types import Dataset
 
 h5py = pytest.importorskip("h5py")
 soundfile = pytest.importorskip("soundfile")
-pytest.importorskip("scipy")
+needs("scipy", "SciPy is not installed: use make test")
 HEADER = (
     "annotation_id,participant_id,video_id,start_timestamp,stop_timestamp,start_sample,stop_sample,description,class,"
     "class_id\n"

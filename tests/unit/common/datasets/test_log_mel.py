@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from tests.support.packages import needs
 
 from fedquilt_common.datasets.log_mel import from_mel, log_mel, mel, mel_filters
 
-pytest.importorskip("scipy")
+needs("scipy", "SciPy is not installed: use make test")
 
 
 def test_the_mel_scale_of_htk() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.packages import needs
 from tests.support.warm import call
 
 from fedquilt_common.algorithms.scalefl import absent_arrays
@@ -57,7 +58,7 @@ def test_the_estimate_is_within_a_quarter_of_the_measured_peak(
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which reports the peak memory of a process")
 @pytest.mark.parametrize(("model", "batch"), [("mlp", 10), ("image-cnn", 64), ("wisdm-lstm", 32)])
 def test_the_estimate_of_private_training_is_within_a_quarter_of_the_measured_peak(model: str, batch: int) -> None:
-    pytest.importorskip("opacus", reason="needs the extra dp")
+    needs("opacus", "needs the extra dp")
     estimate = privacy.estimate(model, batch, True)
     assert estimate == pytest.approx(call(privacy.measure_peak, model, batch, True), rel=0.25)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.support.accounting import few_orders
+from tests.support.packages import needs
 from tests.support.warm import call
 from torch import nn
 
@@ -25,14 +27,18 @@ from fedquilt_common.privacy.secret_noise import open_secret
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.types import Examples
 
-pytest.importorskip("opacus", reason="needs the extra dp")
-from fedquilt_common.training.private_gradients import PrivateGradients, make_private
-
+needs("opacus", "needs the extra dp")  # slow to load: its users are imported in the tests
 RNG = np.random.default_rng(3)
 DATA = Examples(RNG.normal(size=(60, 4)).astype(np.float32), RNG.integers(0, 3, 60))
 KEY = "07" * 32
 NORMED = ("vgg16", "resnet18", "preact-resnet18", "mobilenet-v2", "epic-resnet18")
 """Models whose parameter ``norm`` chooses their norms."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_accountant() -> Iterator[None]:
+    with few_orders():
+        yield
 
 
 def meter(
@@ -130,6 +136,8 @@ def test_a_penalty_needs_no_noise() -> None:
 
 
 def test_a_large_batch_is_divided_to_save_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedquilt_common.training.private_gradients import PrivateGradients
+
     whole, parts = meter(), meter()
     expected, sizes = train(whole), list[int]()
     monkeypatch.setattr("fedquilt_common.privacy.sample_batches.ROW_BYTES", 7 * 4 * 67)  # 7 samples of 67 numbers
@@ -160,6 +168,8 @@ def loads_compiler() -> bool:
 
 
 def test_the_noise_has_its_size() -> None:
+    from fedquilt_common.training.private_gradients import PrivateGradients
+
     module = nn.Linear(200, 50).train()
     private = PrivateGradients(
         module, list(module.parameters()), PrivateSteps(3.0, 0.5, 0.5, 2, 10, np.random.default_rng(1))
@@ -185,6 +195,8 @@ def test_the_noise_has_its_size() -> None:
 def test_the_gradients_are_those_of_single_samples(
     name: str, params: dict[str, Any], shape: tuple[int, ...], classes: int
 ) -> None:
+    from fedquilt_common.training.private_gradients import PrivateGradients, make_private
+
     torch.manual_seed(0)
     module = build_model(name, params, shape, classes)().train().double()  # fp32 would hide small errors
     for part in module.modules():
@@ -222,6 +234,8 @@ def test_the_gradients_are_those_of_single_samples(
 
 @pytest.mark.parametrize(("norm", "kind"), [("batch", "BatchNorm2d"), ("static", "StaticBatchNorm")])
 def test_norms_over_a_batch_are_refused(norm: str, kind: str) -> None:
+    from fedquilt_common.training.private_gradients import make_private
+
     with pytest.raises(ExperimentError, match=f"has {kind}, which mixes the samples of a batch.*model.norm to group"):
         make_private(build_model("resnet18", {"norm": norm}, (3, 8, 8), 10)())
 
@@ -319,6 +333,8 @@ def test_private_phases_take_turns() -> None:
 )
 def test_a_part_of_the_parameters_is_clipped_by_its_own_norm(trained: list[str]) -> None:
     """Frozen layers below, above and between: the clipped gradients of single samples, computed one by one."""
+    from fedquilt_common.training.private_gradients import PrivateGradients, make_private
+
     torch.manual_seed(0)
     module = make_private(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3)))
     x, y = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])

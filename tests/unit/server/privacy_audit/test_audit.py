@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.packages import needs
 from tests.support.recorded_runs import make_round, write_run
 
 from fedquilt_common.cli import run as run_command
@@ -52,6 +53,12 @@ def overfitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_finished(tmp_path_factory.mktemp("runs") / "overfitted", None)
 
 
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has trained for one pass, and so do its shadows."""
+    return write_finished(tmp_path_factory.mktemp("runs") / "quick", None, {**DICE, **QUICK})
+
+
 def test_an_overfitted_model_tells_its_members(overfitted: Path) -> None:
     report = audit_run(overfitted, AuditSettings(shadows=4))
     loss, ratio = report.attacks
@@ -72,8 +79,8 @@ def test_a_model_that_has_seen_neither_tells_nothing(tmp_path: Path) -> None:
         assert attack.auc == pytest.approx(0.5, abs=0.08)
 
 
-def test_the_same_seed_gives_the_same_report(overfitted: Path) -> None:
-    first, again, other = (audit_run(overfitted, AuditSettings(shadows=4, seed=seed)) for seed in (1, 1, 2))
+def test_the_same_seed_gives_the_same_report(quick: Path) -> None:
+    first, again, other = (audit_run(quick, AuditSettings(shadows=4, seed=seed)) for seed in (1, 1, 2))
     assert first == again
     assert first.attacks[1].auc != other.attacks[1].auc
 
@@ -144,7 +151,7 @@ def test_a_central_training_is_audited_too(tmp_path: Path) -> None:
 
 
 def test_private_runs_have_private_shadows(overfitted: Path) -> None:
-    pytest.importorskip("opacus", reason="needs the extra dp")
+    needs("opacus", "needs the extra dp")
     bench = AuditBench(load_experiment(overfitted / "experiment.yaml"))
     samples, usual = find_candidates(bench, [0, 1], 0).samples, bench.experiment.default_variant
     private = usual.model_copy(update={"privacy": Privacy(epsilon=1.0, delta=1e-3)})
@@ -158,11 +165,11 @@ def test_private_runs_have_private_shadows(overfitted: Path) -> None:
     assert abs(gained[1]) < 1
 
 
-def test_json_and_table(overfitted: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["privacy", "audit", str(overfitted), "--shadows", "4", "--json"]) == 0
+def test_json_and_table(quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["privacy", "audit", str(quick), "--shadows", "4", "--json"]) == 0
     report = AuditReport.model_validate_json(capsys.readouterr().out)
     assert (report.shadows, report.algorithm, report.fpr) == (4, "fedavg", 0.01)
-    assert run_command(["privacy", "audit", str(overfitted), "--shadows", "0"]) == 0
+    assert run_command(["privacy", "audit", str(quick), "--shadows", "0"]) == 0
     shown = capsys.readouterr().out
     assert "loss threshold" in shown
     assert "No epsilon bounds the attacks" in shown

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score
 
 from fedquilt_server.privacy_audit.bound import PrivacyBound
 from fedquilt_server.privacy_audit.scores import (
@@ -23,6 +22,8 @@ RNG = np.random.default_rng(5)
 
 
 def test_the_auc_is_that_of_scikit_learn() -> None:
+    from sklearn.metrics import roc_auc_score  # slow to load: not for every selection
+
     members, others = RNG.normal(0.4, 1, 300).round(1), RNG.normal(0, 1, 200).round(1)  # rounded, so that many tie
     truth = np.repeat([1, 0], [300, 200])
     assert measure_auc(members, others) == pytest.approx(roc_auc_score(truth, np.concatenate([members, others])))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.packages import needs
 from tests.support.recorded_runs import reply, write_run, write_table
 
 from fedquilt_server.library.recorded_run import read_run
@@ -14,7 +15,7 @@ from fedquilt_server.report.detail import read_detail
 from fedquilt_server.report.groups import CurvePoint, RunGroup
 from fedquilt_server.report.mean_deviation import MeanDeviation
 
-pytest.importorskip("matplotlib", reason="matplotlib is not installed: use make test")
+needs("matplotlib", "matplotlib is not installed: use make test")
 
 
 def timeline(folder: Path, rows: list[dict[str, Any]]) -> Any:

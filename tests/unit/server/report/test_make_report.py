@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from tests.support.packages import needs
 from tests.support.recorded_runs import make_round, near, write_boards, write_run
 
 from fedquilt_common.errors import ExperimentError, PackageMissingError, RunFolderError
@@ -18,7 +19,7 @@ from fedquilt_server.report.mean_deviation import MeanDeviation
 from fedquilt_server.sweep.manifest import PublishedTable, SweepManifest, SweptRun, write_manifest
 
 HOSTILE = "<script>alert('1')</script>&_$x$|*"
-pytest.importorskip("matplotlib", reason="matplotlib is not installed: use make test")
+needs("matplotlib", "matplotlib is not installed: use make test")
 
 
 def write_sweep(folder: Path) -> Path:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.packages import needs
 
 from fedquilt_common.experiment_file import make_experiment
 from fedquilt_common.process.forked import FORK_SERVER
@@ -57,7 +58,7 @@ def test_a_plan_can_do_without(plan: SimulationPlan) -> None:
 
 @pytest.mark.parametrize("private", [False, True])
 def test_private_boards_share_opacus(private: bool, plan: SimulationPlan) -> None:
-    pytest.importorskip("opacus", reason="needs the extra dp")
+    needs("opacus", "needs the extra dp")
     raw = {
         "name": "private",
         "rounds": 1,
