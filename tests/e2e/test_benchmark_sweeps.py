@@ -29,6 +29,7 @@ SWEEPS = {
     "fedreb_options": (7, 0),
     "fedreb_small": (75, 6),
     "fedreb_hundred": (18, 6),
+    "fedreb_tables": (16, 16),
     "adaptivefl_small": (27, 5),
 }
 """Name -> number of runs and of published figures."""
