@@ -78,7 +78,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 def describe_run(run: Path) -> dict[str, Any]:
     """Return a line of results for a run."""
-    return {"run": run.name, **asdict(split_accuracy(*read_run(run)))}
+    return {"run": f"{run.parent.name}/{run.name}", **asdict(split_accuracy(*read_run(run)))}
 
 
 def main() -> None:
@@ -87,11 +87,12 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+", help="folders of finished runs")
     parser.add_argument("--to", help="name of the file in benchmarks/results, without .jsonl")
     options = parser.parse_args()
+    origin = {"commit": commit(), "machine": machine()}
     for run in options.runs:
         line = describe_run(run)
         print(line)
         if options.to:
-            append_result(RESULTS / f"{options.to}.jsonl", {"commit": commit(), "machine": machine(), **line})
+            append_result(RESULTS / f"{options.to}.jsonl", {**origin, **line})
 
 
 if __name__ == "__main__":
