@@ -78,7 +78,8 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 def describe_run(run: Path) -> dict[str, Any]:
     """Return a line of results for a run."""
-    return {"run": f"{run.parent.name}/{run.name}", **asdict(split_accuracy(*read_run(run)))}
+    sweep = load_experiment(run / "experiment.yaml").name
+    return {"sweep": sweep, "run": run.name, **asdict(split_accuracy(*read_run(run)))}
 
 
 def main() -> None:
