@@ -1,6 +1,6 @@
 """FedReb and FedROD with what the FedReb thesis leaves open or rules out.
 
-``benchmarks/fedreb_small.yaml`` and ``fedreb_hundred.yaml`` measure them; run these with ``PYTHONPATH=benchmarks``.
+``benchmarks/fedreb_small.yaml`` measures them; run it with ``PYTHONPATH=benchmarks``.
 """
 
 from __future__ import annotations
