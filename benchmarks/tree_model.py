@@ -8,24 +8,42 @@ part of it. ``tree_predict.py`` puts the parts together. Everything here is pure
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from fedquilt_client.joint_jobs import BYTES_PER_TASK, MOST_TASKS
+
 Line = Mapping[str, Any]
-PARTS: Final = {
-    "broker": ("broker", None),
-    "coordinator": ("coordinator", False),
-    "coordinator of sums": ("coordinator", True),
-    "agent": ("agent", False),
-    "relay": ("agent", True),
-    "training process": ("worker", None),
+
+
+def has_relays(line: Line) -> bool:
+    """Return whether the agents of a case add replies up."""
+    return bool(line["relay"])
+
+
+def joint_jobs(line: Line) -> int:
+    """Return how many joint jobs an agent of a case has for all of its tasks; 0: each task has a job of its own."""
+    own = line["clients"] / line["agents"]
+    is_joint = has_relays(line) and 1e6 * line["megabytes"] <= BYTES_PER_TASK * min(MOST_TASKS, own)
+    return math.ceil(own / MOST_TASKS) if is_joint else 0
+
+
+PARTS: Final[Mapping[str, tuple[str, Callable[[Line], bool]]]] = {
+    "broker": ("broker", lambda _: True),
+    "coordinator": ("coordinator", lambda line: not has_relays(line)),
+    "coordinator of sums": ("coordinator", has_relays),
+    "agent": ("agent", lambda line: not has_relays(line)),
+    "relay": ("agent", lambda line: has_relays(line) and not joint_jobs(line)),
+    "relay with joint jobs": ("agent", lambda line: joint_jobs(line) > 0),
+    "training process": ("worker", lambda line: not joint_jobs(line)),
+    "training process with joint jobs": ("worker", lambda line: joint_jobs(line) > 0),
 }
+"""Part -> the role of its processes, and whether a case has it; a case has one part of each role."""
 SITE_RELAY: Final = "relay of a site"
 """The part that ``site_relays.py`` measures, and ``tree.py`` the others."""
-"""Part -> the role of its processes, and the cases that have it: with relays, without, or both (None)."""
 TICK: Final = 0.01
 """Seconds of processor time that the kernel counts at a time."""
 WELL_ABOVE: Final = 10
@@ -40,7 +58,8 @@ class Load:
         replies: client replies; for a coordinator of sums, the members of all sums; for a broker, the transfers of
             models, replies and sums, in and out.
         megabytes: for broker, coordinator and agent, what passes its sockets; for a coordinator of sums, what it sends;
-            for a relay, also that of a site, and a training process, the model's megabytes times its clients.
+            for a relay, also that of a site, and a training process, the model's megabytes times its clients. A relay
+            has these only for large models, and with joint jobs only sums.
         agents: those from which a coordinator or the relay of a site receives replies or sums.
         sum_megabytes: the model's megabytes times the sums that are read or written.
     """
@@ -100,21 +119,23 @@ def load_of(part: str, line: Line) -> Load:
         "coordinator": Load(line["clients"], down + up, agents),
         "coordinator of sums": Load(line["clients"], down, agents, model * agents),
         "agent": Load(own, model * (own + 1)),
-        "relay": Load(own, model * own, 0, model),
+        "relay": Load(0, model * own, 0, model),
+        "relay with joint jobs": Load(own, 0, 0, model * (1 + joint_jobs(line))),
         "training process": Load(own, model * own),
+        "training process with joint jobs": Load(own, model * own, 0, model * joint_jobs(line)),
     }[part]
 
 
 def seconds_of(part: str, line: Line) -> float:
     """Return the processor seconds of one process of a part in a measured case."""
-    role, _ = PARTS.get(part, ("relay", None))
+    role = PARTS[part][0] if part in PARTS else "relay"
     return float(line["processor_seconds"][role]) / (line["agents"] if role in ("agent", "worker") else 1)
 
 
 def cases_of(part: str, lines: Sequence[Line], *, held_out: bool) -> list[Line]:
     """Return the cases that have a part: those to fit it to, or those that were held out."""
-    _, relay = PARTS.get(part, ("relay", None))
-    return [one for one in lines if one["held_out"] == held_out and (relay is None or relay == one["relay"])]
+    has_part = PARTS[part][1] if part in PARTS else lambda _: True
+    return [one for one in lines if one["held_out"] == held_out and has_part(one)]
 
 
 def resolution(line: Line) -> float:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tree_model import SITE_RELAY, Cost, Fit, Line, Load, load_of
+from tree_model import PARTS, SITE_RELAY, Cost, Fit, Line, Load, load_of
 
 from fedquilt_common.wire.message_base import MAX_CLIENTS
 from fedquilt_common.wire.messages import MOST_MEMBERS
@@ -182,8 +182,12 @@ def costs_of_trained(fits: Mapping[str, Fit], sums: Sequence[Line]) -> dict[str,
     constant, noise = (next(one for one in sums if one["updates"] == kind) for kind in ("constant", "noise"))
     costs = {part: fit.cost for part, fit in fits.items()}
     for part, key in (
-        ("relay", "write_seconds"), (SITE_RELAY, "write_seconds"), ("coordinator of sums", "read_seconds")
-    ):  # fmt: skip
+        ("relay", "write_seconds"),
+        (SITE_RELAY, "write_seconds"),
+        ("training process with joint jobs", "write_seconds"),
+        ("relay with joint jobs", "read_seconds"),
+        ("coordinator of sums", "read_seconds"),
+    ):
         more = float(noise[key]) - float(constant[key])
         costs[part] = replace(costs[part], sum_megabyte=costs[part].sum_megabyte + more)
     return costs
@@ -208,13 +212,11 @@ def exceeded_limits(federation: Federation) -> Iterator[str]:
 
 def predict_case(line: Line, costs: Mapping[str, Cost]) -> dict[str, float]:
     """Return the processor seconds of each role in a measured case, as the model predicts them."""
-    agents = line["agents"]
-    coordinator, agent = ("coordinator of sums", "relay") if line["relay"] else ("coordinator", "agent")
-    parts: dict[str, tuple[str, int]] = {
-        "broker": ("broker", 1), "coordinator": (coordinator, 1), "agent": (agent, agents),
-        "worker": ("training process", agents),
+    count = {"broker": 1, "coordinator": 1, "agent": line["agents"], "worker": line["agents"]}
+    return {
+        role: count[role] * costs[part].seconds(load_of(part, line))
+        for part, (role, has_part) in PARTS.items() if has_part(line)
     }  # fmt: skip
-    return {role: count * costs[part].seconds(load_of(part, line)) for role, (part, count) in parts.items()}
 
 
 def total(seconds: Mapping[str, Any]) -> float:

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from fedquilt_client.answers import answer
 from fedquilt_client.samples import ClientSamples, DeliveredSamples, form_from
 from fedquilt_client.uncertain_resources import RoundLimits, limits_of
-from fedquilt_common.algorithm_api import Algorithm, Learner, Reply, Task, find_level, private_passes
+from fedquilt_common.algorithm_api import Algorithm, Learner, Reply, Task, declaration_of, find_level, private_passes
 from fedquilt_common.algorithm_api.training_settings import training_problem
 from fedquilt_common.datasets.public import digest_of
 from fedquilt_common.datasets.shares import Share, take_labels, take_samples
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.experiment.memories import find_memories
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.learning_tasks import LearningTask
@@ -70,6 +71,11 @@ class BoardRun:
     def algorithm(self) -> Algorithm:
         """The algorithm with the hyper-parameters of the experiment."""
         return self.tools.algorithm()
+
+    @cached_property
+    def is_memoryless(self) -> bool:
+        """Whether it is sure that clients keep nothing from task to task."""
+        return not any(find_memories(self.experiment, declaration_of(self.algorithm).private_memory))
 
     @cached_property
     def shares(self) -> Sequence[Share]:

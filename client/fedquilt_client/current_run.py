@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from fedquilt_client.downloads import Downloads
-from fedquilt_client.records import StoredReply, name_reply
+from fedquilt_client.records import JointReply, StoredReply, name_reply
 from fedquilt_client.sample_supply import SampleSupply
 from fedquilt_client.store import RunStore
-from fedquilt_client.tasks import TaskId, open_tasks
+from fedquilt_client.tasks import TaskId, is_patch_damaged, open_tasks
 from fedquilt_client.uploads import Uploads
-from fedquilt_client.worker_pool import JobFinished
+from fedquilt_client.worker_pool import ATTEMPTS, JobFinished
+from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.privacy.ledger import LedgerEntry, append_entries, ledger_file, measure_ledgers
+from fedquilt_common.training_jobs import Job
 from fedquilt_common.types import ExchangeId
 from fedquilt_common.wire.round_messages import RoundMessage
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -25,6 +31,7 @@ class CurrentRun:
     Attributes:
         given_up: tasks that failed since the last manifest, with the reason, or were stopped, without one.
         declined: tasks that the client's privacy budget or the board's owner does not allow.
+        apart: tasks that no joint job does again: one has failed, or its sum was refused.
         damages: how often a patch on disk was damaged since the last manifest, by digest.
         damaged_clients: clients whose private memory, or the record of it, was damaged at their last task.
         may_go_back: the coordinator may have restarted since its last manifest, so the next one may be of an earlier
@@ -38,6 +45,7 @@ class CurrentRun:
     round: RoundMessage | None = None
     given_up: dict[TaskId, str] = field(default_factory=dict)
     declined: set[TaskId] = field(default_factory=set)
+    apart: set[TaskId] = field(default_factory=set)
     damages: Counter[str] = field(default_factory=Counter)
     damaged_clients: set[int] = field(default_factory=set)
     may_go_back: bool = True
@@ -47,6 +55,11 @@ class CurrentRun:
         """Identifier of the run."""
         return self.store.run.run
 
+    @property
+    def exchange(self) -> ExchangeId | None:
+        """Round and exchange of the manifest; None before the first."""
+        return None if self.round is None else self.round.id
+
     def exchange_of(self, task: TaskId) -> ExchangeId:
         """Return round and exchange of a task of the manifest, or of one that goes on."""
         assert self.round is not None  # noqa: S101 - a task belongs to a manifest
@@ -54,10 +67,68 @@ class CurrentRun:
         return next((one.message.id for one in own if one.id == task), self.round.id)
 
 
+def replace_input(run: CurrentRun, job: Job, path: Path) -> str:
+    """Download a damaged input of a job again.
+
+    Returns:
+        Why its task is given up, because the disk damages a patch each time; else empty.
+
+    Raises:
+        RunFolderError: it is the client's private memory, which only a person can restore.
+    """
+    if job.memory is not None and job.memory.path == path:
+        raise RunFolderError(
+            f"{path}, the private memory of client {job.client}, is damaged: restore the file from a backup, "
+            f"or delete the folder {path.parent}; then the client starts without memory"
+        )
+    if run.samples.fetch_again(path):
+        log.warning("%s is damaged: downloading it again", path)
+    elif is_patch_damaged(job, path):
+        run.damages[path.name] += 1
+        log.warning("%s is damaged: downloading it again", path)
+        run.downloads.fetch_again(path.name)
+        if run.damages[path.name] >= ATTEMPTS:
+            return f"this board's disk damaged a patch {ATTEMPTS} times: check the disk"
+    return ""
+
+
+def discard_reply(run: CurrentRun, reply: StoredReply) -> None:
+    """Forget a reply whose tasks must be done again: its file is damaged, or the sum of a joint job cannot travel.
+
+    Raises:
+        RunFolderError: the client's record is damaged.
+    """
+    if isinstance(reply, JointReply):
+        log.warning("clients %s, round %d: training each again by itself", list(reply.clients), reply.round)
+        run.apart.update(reply.task_ids)
+    else:
+        text = "client %d, round %d: its reply on disk is damaged; training it again"
+        log.warning(text, reply.client, reply.round)
+    run.store.forget(reply)
+
+
+def _joint_reply(store: RunStore, finished: JobFinished) -> JointReply:
+    """Return the reply of a joint job, for the tasks that it has done."""
+    job, members = finished.job, finished.job.members[: finished.done]
+    return JointReply(
+        store.run.run,
+        job.client,
+        job.round,
+        job.exchange,
+        job.fingerprint,
+        store.drafts(job.client, job.round, job.exchange).reply.name,
+        finished.digest,
+        finished.size,
+        clients=tuple(one.client for one in members),
+        tasks=tuple(one.fingerprint for one in members),
+    )
+
+
 def commit_finished(store: RunStore, finished: JobFinished) -> StoredReply | None:
     """Make a reply and the private memory after it durable, in one step; before, note what the task has spent.
 
-    A task that repeats after a crash between the two has the same entry, so it spends once.
+    A task that repeats after a crash between the two has the same entry, so it spends once. The reply of a joint job is
+    only held: its tasks are done again after a crash.
 
     Returns:
         The reply; None if the task must train again, because another has spent privacy on the same samples meanwhile.
@@ -66,6 +137,8 @@ def commit_finished(store: RunStore, finished: JobFinished) -> StoredReply | Non
         RunFolderError: the client's record or a ledger is damaged.
     """
     job, spent = finished.job, finished.spent
+    if job.members:
+        return store.hold(_joint_reply(store, finished))
     if spent is not None:
         with report_disk_errors(store.ledgers):
             if spent.stale or measure_ledgers(store.ledgers, spent.seen) != spent.seen:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fedquilt_client import reports
 from fedquilt_client.capacity import lower_limit
-from fedquilt_client.current_run import CurrentRun, commit_finished
+from fedquilt_client.current_run import CurrentRun, commit_finished, discard_reply, replace_input
 from fedquilt_client.downloads import Downloads
 from fedquilt_client.energy import EnergyMeter
+from fedquilt_client.joint_jobs import JointJobs
 from fedquilt_client.records import StoredReply
 from fedquilt_client.relay import make_uploads
-from fedquilt_client.reports import OUT_OF_MEMORY, WORKER_RESTARTED, out_of_memory_message, unused_clients_message
 from fedquilt_client.sample_supply import SampleSupply
 from fedquilt_client.settings import AgentSettings
 from fedquilt_client.store import AgentStore
@@ -21,14 +22,13 @@ from fedquilt_client.tasks import (
     OpenTask,
     TaskId,
     has_same_tasks,
-    is_patch_damaged,
     make_job,
     open_tasks,
     read_experiment,
     task_id,
+    task_ids,
 )
 from fedquilt_client.worker_pool import (
-    ATTEMPTS,
     JobEvent,
     JobFailed,
     JobFinished,
@@ -41,18 +41,12 @@ from fedquilt_client.worker_pool import (
 )
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.training_jobs import Job
-from fedquilt_common.types import ExchangeId
 from fedquilt_common.wire.messages import MissingMessage, ReceiptMessage, RunMessage, StopMessage
 from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Address, Topics
 from fedquilt_common.wire.transport import MqttMessage, Transport
 
 log = logging.getLogger(__name__)
-
-ReportFailure = Callable[[str, int, ExchangeId, str, bool], None]
-"""Publishes that a client cannot do its task: (run, client, round and exchange, reason, whether it declines)."""
-ReportNotice = Callable[[str, str, Job, str], None]
-"""Publishes that something happened to a job: (kind, text, job, run)."""
 
 
 class Jobs:
@@ -72,8 +66,8 @@ class Jobs:
         transport: Transport,
         topics: Topics,
         post: Post,
-        report_failure: ReportFailure,
-        report_notice: ReportNotice = lambda *_: None,
+        report_failure: reports.ReportFailure,
+        report_notice: reports.ReportNotice = lambda *_: None,
         meter: EnergyMeter | None = None,
     ) -> None:
         self._settings = settings
@@ -83,10 +77,11 @@ class Jobs:
         self._report_notice = report_notice
         self._post = post
         self._pool = WorkerPool(settings.workers, settings.threads, post, self._take_event, meter, settings.idle)
+        self._joint = JointJobs(settings)
         self._run: CurrentRun | None = None
         self._early_round: RoundMessage | None = None
         self.started = 0
-        """Jobs that were given to the training processes so far."""
+        """Tasks that were given to the training processes so far."""
         self.progress: dict[int, float] = {}
         """Clients in training, and how far each is, from 0 to 1."""
 
@@ -135,7 +130,7 @@ class Jobs:
         if self._early_round is not None and self._early_round.run == message.run:
             self.open_round(self._early_round, retained=True)
         log.info("run %s: %s on %s", message.run, experiment.algorithm.name, experiment.data.set)
-        if warning := unused_clients_message(message.run, experiment.data.clients, self._settings.clients):
+        if warning := reports.unused_clients_message(message.run, experiment.data.clients, self._settings.clients):
             log.warning("%s", warning)
 
     def leave_run(self) -> None:
@@ -168,23 +163,26 @@ class Jobs:
         run.may_go_back = run.may_go_back and retained
         before, run.round = run.round, message
         tasks = self._open_tasks(message)
-        task_ids = {task.id for task in tasks}
+        wanted = {task.id for task in tasks}
         if before is None or not has_same_tasks(before, message):
-            self._open_exchange(run, tasks, task_ids)
-        self._review(run, task_ids)
+            self._open_exchange(run, tasks, wanted)
+        self._review(run, wanted)
         self.plan()
 
-    def _open_exchange(self, run: CurrentRun, tasks: list[OpenTask], task_ids: set[TaskId]) -> None:
-        self._pool.cancel(lambda job: task_id(job) not in task_ids)
-        self.progress = {job.client: self.progress.get(job.client, 0.0) for job in self._pool.jobs}
+    def _open_exchange(self, run: CurrentRun, tasks: list[OpenTask], wanted: set[TaskId]) -> None:
+        self._pool.cancel(lambda job: not task_ids(job) <= wanted)
+        clients = [one.client for job in self._pool.jobs for one in job.tasks]
+        self.progress = {client: self.progress.get(client, 0.0) for client in clients}
+        run.store.keep_joint({task.id for task in tasks if task.message.id == run.exchange})
+        run.apart &= wanted
         run.downloads.want(patch for task in tasks for patch in task.patches)
 
-    def _review(self, run: CurrentRun, task_ids: set[TaskId]) -> None:
+    def _review(self, run: CurrentRun, wanted: set[TaskId]) -> None:
         """Retry failed tasks and offer settled replies again: an earlier refusal may not apply to this manifest."""
         run.given_up.clear()
         run.damages.clear()
         run.samples.retry()
-        run.uploads.review(lambda reply: (reply.client, reply.task) in task_ids)
+        run.uploads.review(lambda reply: (reply.client, reply.task) in wanted)
 
     def _open_tasks(self, message: RoundMessage) -> list[OpenTask]:
         return open_tasks(message, self._settings.clients)
@@ -219,8 +217,9 @@ class Jobs:
             return
         log.info("clients %s stop: %s", sorted(clients), stop.reason)
         run.given_up |= {task.id: "" for task in self._open_tasks(message.alone()) if task.client in clients}
-        self._pool.cancel(lambda job: task_id(job) in run.given_up)
+        self._pool.cancel(lambda job: not task_ids(job).isdisjoint(run.given_up))
         self.progress = {client: value for client, value in self.progress.items() if client not in clients}
+        self._post(self.plan)  # a joint job also had other clients
 
     # -- tasks ---------------------------------------------------------------------------------
 
@@ -253,27 +252,41 @@ class Jobs:
         run = self._run
         if run is None or run.round is None:
             return
-        closed = set(run.given_up) | {task_id(job) for job in self._pool.jobs}
+        closed = set(run.given_up).union(*(task_ids(job) for job in self._pool.jobs))
+        ready = []
         for task in self._open_tasks(run.round):
             if task.id not in closed:
                 with self._give_up_if_damaged(run, task.id):
-                    self._advance(run, task)
+                    ready += [task] if self._is_ready(run, task) else []
+        for tasks in self._joint.divide(run, ready, self._pool.jobs):
+            with self._give_up_if_damaged(run, tasks[0].id):
+                self._start(run, tasks)
 
-    def _advance(self, run: CurrentRun, task: OpenTask) -> None:
+    def _is_ready(self, run: CurrentRun, task: OpenTask) -> bool:
+        """Whether a task can be done now; sends the reply if that is stored."""
         message = task.message
         stored = run.store.reply(task.client, message.round, message.exchange, task.fingerprint)
         if stored is not None:
-            run.uploads.offer(stored)
+            if stored.client == task.client:  # that of a joint job is the same for all of its clients
+                run.uploads.offer(stored)
         elif reason := run.samples.problem(task.client):
             self._give_up(run, task.id, reason)
-        elif run.downloads.has(task.patches) and run.samples.has(task.client):
-            self.started += 1
-            data = run.samples.job_data(task.client)
-            self._pool.submit(make_job(self.started, task, run.store, self._settings, data))
+        else:
+            return run.downloads.has(task.patches) and run.samples.has(task.client)
+        return False
+
+    def _start(self, run: CurrentRun, tasks: list[OpenTask]) -> None:
+        self.started += len(tasks)
+        data = run.samples.job_data(tasks[0].client)
+        self._pool.submit(make_job(self.started, tasks, run.store, self._settings, data))
 
     def _take_event(self, event: JobEvent) -> None:
         run, job = self._run, event.job
         if run is None:
+            return
+        if job.members and isinstance(event, JobFailed | JobOutOfMemory | JobInputDamaged):
+            run.apart |= task_ids(job)  # by itself, each of them fails with a reason of its own
+            self.plan()
             return
         match event:
             case JobProgress(_, value):
@@ -282,27 +295,35 @@ class Jobs:
                 self._finish(run, event)
             case JobOutOfMemory(_, need):
                 limit = lower_limit(run.store.limit, need)
-                self._notice(run, OUT_OF_MEMORY, out_of_memory_message(job, need, limit), job)
+                self._notice(run, reports.OUT_OF_MEMORY, reports.out_of_memory_message(job, need, limit), job)
                 self._pool.submit(job)
             case JobRestarted(_, reason):
-                self._notice(run, WORKER_RESTARTED, f"client {job.client}, round {job.round}: {reason}", job)
+                self._notice(run, reports.WORKER_RESTARTED, f"client {job.client}, round {job.round}: {reason}", job)
             case JobInputDamaged(_, path):
                 self._replace_input(run, job, path)
             case JobFailed(_, reason, declined):
                 self._give_up(run, task_id(job), reason, declined=declined)
+                if self._joint.awaits_first(job.kind):
+                    self.plan()
 
     def _notice(self, run: CurrentRun, kind: str, text: str, job: Job) -> None:
         log.warning("%s", text)
         self._report_notice(kind, text, job, run.id)
 
     def _finish(self, run: CurrentRun, event: JobFinished) -> None:
-        self.progress.pop(event.job.client, None)
+        for one in event.job.tasks:
+            self.progress.pop(one.client, None)
+        run.store.note_memory(kept=not event.memoryless)
+        others_wait = self._joint.awaits_first(event.job.kind) or event.done < len(event.job.members)
+        self._joint.note(event)
         with self._give_up_if_damaged(run, task_id(event.job)):
             if (reply := commit_finished(run.store, event)) is None:
                 self._pool.submit(event.job)
             else:
                 run.uploads.offer(reply, intact=True)
             run.damaged_clients.discard(event.job.client)
+        if others_wait:
+            self.plan()
 
     def _give_up(self, run: CurrentRun, task: TaskId, reason: str, *, declined: bool = False) -> None:
         """Report a failed task of the open exchange; the next manifest retries it."""
@@ -337,37 +358,21 @@ class Jobs:
                 raise
 
     def _replace_input(self, run: CurrentRun, job: Job, path: Path) -> None:
-        """Download a damaged patch again, and give up if the disk damages it each time."""
-        if job.memory is not None and job.memory.path == path:
-            with self._give_up_if_damaged(run, task_id(job)):
-                raise RunFolderError(
-                    f"{path}, the private memory of client {job.client}, is damaged: restore the file from a backup, "
-                    f"or delete the folder {path.parent}; then the client starts without memory"
-                )
-        elif run.samples.fetch_again(path):
-            log.warning("%s is damaged: downloading it again", path)
-        elif is_patch_damaged(job, path):
-            self._replace_patch(run, job, path)
+        with self._give_up_if_damaged(run, task_id(job)):
+            if reason := replace_input(run, job, path):
+                self._give_up(run, task_id(job), reason)
         self.plan()  # another job's report may have replaced the patch already
 
-    def _replace_patch(self, run: CurrentRun, job: Job, path: Path) -> None:
-        run.damages[path.name] += 1
-        log.warning("%s is damaged: downloading it again", path)
-        run.downloads.fetch_again(path.name)
-        if run.damages[path.name] >= ATTEMPTS:
-            self._give_up(run, task_id(job), f"this board's disk damaged a patch {ATTEMPTS} times: check the disk")
-
     def _replace_reply(self, reply: StoredReply) -> None:
-        """Train a reply again whose file is damaged, from the memory that its task names.
+        """Train a reply again whose file is damaged, from the memory that its task names; that of a joint job anyhow.
 
         The same arrays and memory come out; only the measured numbers in the reply's header differ.
         """
-        run, task = self._run, (reply.client, reply.task)
-        if run is None or run.round is None or task not in {asked.id for asked in self._open_tasks(run.round)}:
+        run, tasks = self._run, set(reply.task_ids)
+        if run is None or run.round is None or tasks.isdisjoint(asked.id for asked in self._open_tasks(run.round)):
             return  # it cannot count any more
-        log.warning("client %d, round %d: its reply on disk is damaged; training it again", reply.client, reply.round)
-        with self._give_up_if_damaged(run, task):
-            run.store.forget(reply)
+        with self._give_up_if_damaged(run, (reply.client, reply.task)):
+            discard_reply(run, reply)
         self._post(self.plan)
 
     # -- connection ----------------------------------------------------------------------------

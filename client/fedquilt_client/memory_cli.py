@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from fedquilt_client.kept_memories import Damaged, KeptMemory, kept_memories
 from fedquilt_client.owner_lists import JsonOption, exit_with, make_table, print_json, print_table
 from fedquilt_client.settings import default_state
-from fedquilt_client.store import Damaged, KeptMemory, kept_memories
 from fedquilt_common.errors import DataUnavailableError, ExperimentError, PayloadError, RunFolderError
 from fedquilt_common.private_memory import algorithm_arrays
 from fedquilt_common.training_jobs import CheckedFile

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import typer
 
+from fedquilt_client.kept_memories import Damaged
 from fedquilt_client.memory_cli import IdOption, StateOption, find_state
 from fedquilt_client.owner_lists import JsonOption, exit_with, make_table, print_json, print_table
-from fedquilt_client.store import LEDGERS, Damaged
+from fedquilt_client.store import LEDGERS
 from fedquilt_common.cli import add_parts
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.disk_errors import report_disk_errors

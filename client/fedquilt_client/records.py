@@ -55,6 +55,11 @@ class StoredReply:
         return self.clients or (self.client,)
 
     @property
+    def task_ids(self) -> tuple[tuple[int, str], ...]:
+        """The tasks that were done here for it: the client and the fingerprint of each."""
+        return ((self.client, self.task),)
+
+    @property
     def is_sum(self) -> bool:
         """Whether it is a partial sum."""
         return bool(self.clients)
@@ -63,6 +68,21 @@ class StoredReply:
 @dataclass(frozen=True)
 class StoredSum(StoredReply):
     """A partial sum that was made here: its file is in the folder of the sums."""
+
+
+@dataclass(frozen=True)
+class JointReply(StoredReply):
+    """The sum of the replies of a joint job. Its file is a draft: after a restart its tasks are done again.
+
+    Attributes:
+        tasks: the fingerprint of each client's task, in the order of ``clients``.
+    """
+
+    tasks: tuple[str, ...] = ()
+
+    @property
+    def task_ids(self) -> tuple[tuple[int, str], ...]:
+        return tuple(zip(self.clients, self.tasks, strict=True))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypedDict
 
-from fedquilt_client.records import StoredReply, StoredSum
+from fedquilt_client.records import JointReply, StoredReply, StoredSum
 from fedquilt_client.settings import AgentSettings
 from fedquilt_client.store import RunStore
 from fedquilt_client.sum_groups import SumGroup, SumGroups, SumKey, digest_replies
@@ -128,7 +128,7 @@ class Relay(Uploads):
 
     Args:
         uploads: the arguments of ``Uploads`` but ``on_damaged``.
-        on_damaged: called with a single reply that is damaged.
+        on_damaged: called with a single reply that is damaged, and with that of a joint job that cannot travel.
         store: of the run.
         run_of: returns the run with its manifest; None before the first.
         clients: returns those whose replies may be added up.
@@ -229,21 +229,27 @@ class Relay(Uploads):
     # -- sums ----------------------------------------------------------------------------------
 
     def _send_ready(self, key: SumKey, pool: Pool) -> None:
+        leaves = self._is_complete(pool) or time.time() >= pool.due
         for group, made in list(pool.groups.items()):
             if made is None and pool.held.keys() >= set(group.parts):
                 self._send_sum(pool, group)
+            elif made is None and leaves:
+                self._release(pool, group)  # a restart has lost a part, whose clients came again in another one
+        if pool.held and leaves:
+            self._make_groups(key, pool)
+
+    def _is_complete(self, pool: Pool) -> bool:
+        """Whether no more replies will come."""
         run = self._run_of()
         failed = run.given_up if run is not None else ()
-        complete = all(task in failed for task in pool.awaited.values())
-        if pool.held and (complete or time.time() >= pool.due):
-            self._make_groups(key, pool)
+        return all(task in failed for task in pool.awaited.values())
 
     def _make_groups(self, key: SumKey, pool: Pool) -> None:
         """Let the replies leave that are in no group: as sums, or one that is the only one by itself."""
         grouped = pool.grouped
         free = [reply for client, reply in sorted(pool.held.items()) if client not in grouped]
         for some in divide_replies(free):
-            if len(some) > 1:
+            if len(some) > 1 or isinstance(some[0], JointReply):
                 group = self._sums.commit(key, some)
                 pool.groups[group] = None
                 self._send_sum(pool, group)
@@ -294,7 +300,7 @@ class Relay(Uploads):
         self._release(pool, group)
         for reply in damaged:
             del pool.held[reply.client]
-            pool.awaited[reply.client] = reply.client, reply.task
+            pool.awaited |= {task[0]: task for task in reply.task_ids}
             self._replace_reply(reply)
 
     def _replace_damaged(self, reply: StoredReply) -> None:
@@ -313,11 +319,14 @@ class Relay(Uploads):
 
     def _send_alone(self, pool: Pool, replies: Iterable[StoredReply]) -> None:
         chosen = list(replies)
-        pool.alone.update(reply.client for reply in chosen)
         for reply in chosen:
+            pool.alone.update({client for client, _ in reply.task_ids} - pool.settled)
             pool.held.pop(reply.client, None)
         for reply in chosen:
-            super().offer(reply, intact=reply.digest in self._intact)
+            if isinstance(reply, JointReply):
+                self._replace_reply(reply)
+            else:
+                super().offer(reply, intact=reply.digest in self._intact)
 
     # -- receipts ------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from fedquilt_client.energy import EnergyReading
@@ -22,6 +22,10 @@ WORKER_RESTARTED: Final = "worker-restarted"
 MOST_NOTICES: Final = 5
 """Notices that an agent publishes within ``NOTICE_SECONDS``."""
 NOTICE_SECONDS: Final = 60.0
+ReportFailure = Callable[[str, int, ExchangeId, str, bool], None]
+"""Publishes that a client cannot do its task: (run, client, round and exchange, reason, whether it declines)."""
+ReportNotice = Callable[[str, str, Job, str], None]
+"""Publishes that something happened to a job: (kind, text, job, run)."""
 
 
 class NoticeLimit:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Final
 from fedquilt_client.records import (
     COMMITTED,
     ClientRecord,
+    JointReply,
     StoredMemory,
     StoredReply,
     StoredSum,
@@ -135,6 +136,9 @@ class RunStore:
         self._clients = folder / "clients"
         self._records = dict[int, ClientRecord]()
         self._cleaned = set[int]()
+        self._joint = dict[tuple[int, str], JointReply]()
+        self._kept = folder / "keeps-memory"
+        self._keeps_memory = _read_flag(self._kept)
         shutil.rmtree(self.patches, ignore_errors=True)  # the broker retains them; a power cut may have damaged these
         shutil.rmtree(self._drafts, ignore_errors=True)
         self.patches.mkdir(parents=True)
@@ -181,12 +185,37 @@ class RunStore:
             self._write(reply.client, before, before.add(reply, since, after))
         return reply
 
+    def hold(self, reply: JointReply) -> JointReply:
+        """Hold the reply of a joint job until it is forgotten, or its exchange is over."""
+        self._joint |= dict.fromkeys(reply.task_ids, reply)
+        return reply
+
+    def keep_joint(self, asked: Container[tuple[int, str]]) -> None:
+        """Forget the joint replies to tasks that are not asked, by client and fingerprint."""
+        for reply in set(self._joint.values()):
+            if not all(task in asked for task in reply.task_ids):
+                self.forget(reply)
+
+    def note_memory(self, *, kept: bool) -> None:
+        """Note, also for later starts, whether a client keeps anything from task to task; one that does is enough."""
+        if self._keeps_memory is None or (kept and not self._keeps_memory):
+            write_durably(self._kept, str(kept))
+            self._keeps_memory = kept
+
+    @property
+    def is_memoryless(self) -> bool:
+        """Whether the run's clients are known to keep nothing from task to task."""
+        return self._keeps_memory is False
+
     def reply(self, client: int, round: int, exchange: int, task: str) -> StoredReply | None:
-        """Return the committed reply to exactly this task; None if there is none.
+        """Return the reply that is stored for exactly this task; None if there is none.
 
         Raises:
             RunFolderError: the client's record is damaged.
         """
+        joint = self._joint.get((client, task))
+        if joint is not None and (joint.round, joint.exchange) == (round, exchange):
+            return joint
         for stored in self._read(client).replies:
             if (stored.round, stored.exchange, stored.task) == (round, exchange, task):
                 return stored
@@ -194,11 +223,15 @@ class RunStore:
 
     def blob(self, reply: StoredReply) -> Blob:
         """Return the bytes of a reply, or of a partial sum."""
-        folder = self.sums if isinstance(reply, StoredSum) else self._home(reply.client)
-        return Blob(folder / reply.file, reply.digest, reply.size, reply.head)
+        return Blob(self._folder_of(reply) / reply.file, reply.digest, reply.size, reply.head)
+
+    def _folder_of(self, reply: StoredReply) -> Path:
+        if isinstance(reply, JointReply):
+            return self._drafts
+        return self.sums if isinstance(reply, StoredSum) else self._home(reply.client)
 
     def forget(self, reply: StoredReply) -> None:
-        """Delete a damaged reply.
+        """Delete a reply that is damaged or cannot travel.
 
         Training it again, from the memory that its task names, gives the same arrays and memory; only the times in its
         header differ.
@@ -206,6 +239,10 @@ class RunStore:
         Raises:
             RunFolderError: the client's record is damaged.
         """
+        if isinstance(reply, JointReply):
+            self._joint = {task: other for task, other in self._joint.items() if other != reply}
+            self.blob(reply).path.unlink(missing_ok=True)
+            return
         before = self._read(reply.client)
         with self._noting_failure(reply.client):
             self._write(reply.client, before, before.without(reply))
@@ -221,9 +258,9 @@ class RunStore:
             for path in home.glob(f"memory-{since[0]}.{since[1]}-*"):
                 raise RunFolderError(f"{home / COMMITTED} is missing or too old: it does not name {path.name}. "
                                      f"{_memory_advice(home)}")  # fmt: skip
-            log.warning(
-                "client %d: its private memory after round %d is missing; it starts without memory", client, since[0]
-            )
+            if not self.is_memoryless:
+                text = "client %d: its private memory after round %d is missing; it starts without memory"
+                log.warning(text, client, since[0])
         if memory is None or memory.file is None:
             return None
         return CheckedFile(home / memory.file, memory.digest)
@@ -308,58 +345,16 @@ class RunStore:
         return {path.name for path in self._home(client).iterdir()}
 
 
+def _read_flag(path: Path) -> bool | None:
+    """Return what a file says, None if it says nothing."""
+    try:
+        return {"True": True, "False": False}.get(path.read_text(errors="replace"))
+    except FileNotFoundError:
+        return None
+
+
 def _memory_advice(home: Path) -> str:
     return (
         f"It names the private memory of client {home.name}: restore the file from a backup, or delete the folder "
         f"{home}; then the client starts without memory"
     )
-
-
-@dataclass(frozen=True)
-class KeptMemory:
-    """The newest private memory of a client in a run, as it is after its reply of ``round``."""
-
-    run: str
-    algorithm: str
-    client: int
-    round: int
-    file: Path
-    digest: str | None
-
-
-Damaged = Callable[[RunFolderError], None]
-"""Receives the error of each file that cannot be read."""
-
-
-def _raise(error: RunFolderError) -> None:
-    raise error
-
-
-def kept_memories(folder: Path, damaged: Damaged = _raise) -> list[KeptMemory]:
-    """List the private memories in an agent's state folder; the agent may be running.
-
-    Args:
-        damaged: receives an error for each file that cannot be read and is left out; by default it is raised.
-    """
-    homes = [home for home in sorted((folder / "runs").iterdir()) if home.is_dir()]
-    return [memory for home in homes for memory in _list_run(home, damaged)]
-
-
-def _list_run(home: Path, damaged: Damaged) -> Iterator[KeptMemory]:
-    try:
-        run = RunMessage.model_validate_json((home / "run.json").read_bytes())
-    except (OSError, ValueError):
-        return damaged(RunFolderError(f"{home / 'run.json'}: cannot be read; is this the state folder of an agent?"))
-    algorithm = str(run.experiment.get("algorithm", {}).get("name", ""))
-    clients = [file.parent for file in home.glob(f"clients/*/{COMMITTED}") if file.parent.name.isdigit()]
-    for client in sorted(clients, key=lambda path: int(path.name)):
-        try:
-            with report_disk_errors(client):
-                newest = [memory for memory in read_record(client).memories if memory.file is not None][-1:]
-        except RunFolderError as error:
-            damaged(RunFolderError(f"{error}; so the private memory of client {client.name} is unknown"))
-            continue
-        for memory in newest:
-            file = client / str(memory.file)
-            yield KeptMemory(run.run, algorithm, int(client.name), memory.after[0], file, memory.digest)
-    return None

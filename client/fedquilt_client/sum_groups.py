@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fedquilt_client.records import StoredReply, StoredSum
 from fedquilt_client.store import RunStore
-from fedquilt_common.errors import PayloadError
 from fedquilt_common.files.durable import write_durably
 from fedquilt_common.training_jobs import CheckedFile
 from fedquilt_common.types import ExchangeId
@@ -136,7 +135,11 @@ class SumGroups:
             OSError: a file cannot be read, or the sum cannot be written.
             PayloadError: the replies have different arrays, or numbers that are not finite.
         """
-        from fedquilt_common.partial_sums.partial_sum import PartialSum, write_partial_sum  # an idle agent needs none
+        from fedquilt_common.partial_sums.partial_sum import (  # an idle agent needs none
+            PartialSum,
+            check_layouts,
+            write_partial_sum,
+        )
         from fedquilt_common.wire.codec import FileArrays, open_arrays
         from fedquilt_common.wire.messages import SumHeader
 
@@ -149,8 +152,7 @@ class SumGroups:
         header = SumHeader(run=run, round=key.round, exchange=key.exchange, base=key.base)
         path, base = self._folder / group.name, open_arrays(self._store.patch(key.base))
         arrays = [own for _, own in members]
-        if len({own.layout for own in arrays}) > 1:
-            raise PayloadError("the replies have arrays of different names, dtypes or shapes")
+        check_layouts(arrays)
         blob = write_partial_sum(path, header, [member for member, _ in members], arrays, base, taken)
         first = replies[group.parts[0]]
         ids = run, first.client, key.round, key.exchange, first.task

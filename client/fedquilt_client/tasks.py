@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from fedquilt_client.settings import AgentSettings
 from fedquilt_client.store import RunStore
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.training_jobs import CheckedFile, Job, JobData
+from fedquilt_common.training_jobs import CheckedFile, Job, JobData, JobMember
 from fedquilt_common.wire.messages import RunMessage
 from fedquilt_common.wire.round_messages import PatchMessage, RoundMessage, TaskMessage
 
@@ -74,12 +74,14 @@ def _content(message: RoundMessage) -> tuple[object, ...]:
     return (*message.id, message.patches, message.tasks, message.slices, message.since, message.earlier)
 
 
-def make_job(number: int, task: OpenTask, store: RunStore, settings: AgentSettings, data: JobData | None = None) -> Job:
-    """Return the job of a task.
+def make_job(
+    number: int, tasks: Sequence[OpenTask], store: RunStore, settings: AgentSettings, data: JobData | None = None
+) -> Job:
+    """Return the job of a task, or a joint one of several.
 
     Args:
         number: unique among the jobs of this agent.
-        task: the task; its patches are on disk.
+        tasks: one task, or the same of several clients; the patches are on disk.
         store: where its files are.
         settings: the limits of this board.
         data: the client's samples; None: the board has the data set.
@@ -87,6 +89,7 @@ def make_job(number: int, task: OpenTask, store: RunStore, settings: AgentSettin
     Raises:
         RunFolderError: the client's record or private memory is damaged, or cannot be read.
     """
+    task = tasks[0]
     message, client = task.message, task.client
     drafts = store.drafts(client, message.round, message.exchange)
     slices, own = message.sub_models(task.task)
@@ -117,12 +120,18 @@ def make_job(number: int, task: OpenTask, store: RunStore, settings: AgentSettin
         data=data,
         ledgers=store.ledgers,
         max_epsilon=settings.max_epsilon,
+        members=[JobMember(*one.id) for one in tasks] if len(tasks) > 1 else [],
     )
 
 
 def task_id(job: Job) -> TaskId:
-    """Return the task that a job is for."""
+    """Return the task that a job is for, or the first one of a joint job."""
     return job.client, job.fingerprint
+
+
+def task_ids(job: Job) -> set[TaskId]:
+    """Return the tasks that a job does."""
+    return {(one.client, one.fingerprint) for one in job.tasks}
 
 
 def is_patch_damaged(job: Job, path: Path) -> bool:

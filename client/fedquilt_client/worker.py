@@ -12,20 +12,16 @@ import queue
 import sys
 import threading
 import time
-import traceback
-from collections.abc import Mapping
-from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from fedquilt_client.capacity import free_capacity, read_limit
+from fedquilt_client.failures import DamagedInputError, describe_failure
+from fedquilt_client.written_replies import reply_header, shorten, write_joint_reply, write_reply
 from fedquilt_common.algorithm_api import Reply, Task
 from fedquilt_common.errors import (
     ExperimentError,
-    FedquiltError,
-    PackageMissingError,
-    PrivacyBudgetError,
-    RunFolderError,
     SliceError,
 )
 from fedquilt_common.experiment.experiment import Experiment
@@ -43,18 +39,13 @@ from fedquilt_common.secure_aggregation.tasks import EXCHANGE
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.patch_layout import AssembledArrays
 from fedquilt_common.submodels.slices import Anatomy, IndexSet, Slice
-from fedquilt_common.training.out_of_memory import is_out_of_memory
-from fedquilt_common.training_jobs import DECLINED, DISK_FAILURE, Job
-from fedquilt_common.types import Arrays, Precision
-from fedquilt_common.wire.chunks import Blob
-from fedquilt_common.wire.codec import PackedArrays, open_arrays, write_arrays
-from fedquilt_common.wire.messages import (
-    MAX_METRICS,
-    REPLY_KEY,
-    ReplyHeader,
-    RunMessage,
-)
+from fedquilt_common.training_jobs import Job
+from fedquilt_common.wire.codec import PackedArrays, open_arrays, pack_arrays, write_arrays
+from fedquilt_common.wire.messages import ReplyHeader, RunMessage
 from fedquilt_common.wire.round_messages import SliceMessage
+
+if TYPE_CHECKING:
+    from fedquilt_client.context import TaskContext
 
 PROGRESS_SECONDS = 0.5
 _REMEMBERED: Final = 10_000
@@ -67,18 +58,21 @@ QUICK_SECONDS: Final = 0.1
 """A job that took less has used the power that it began with, and the next one may reuse its memory."""
 IDLE_SECONDS: Final = 0.1
 """Time without a job after which the process returns its free memory."""
-
-
-_TELL_NOTHING: Final = (ExperimentError, PackageMissingError, RunFolderError, SliceError)
-"""Errors whose texts depend on the experiment and the board's files, not on the values of samples."""
+JOINT_SECONDS: Final = 0.5
+"""Time after which a joint job begins no further task; the agent gives these to other jobs."""
 
 
 class _CancelledError(Exception):
     """The agent has cancelled the job; raised between two training steps."""
 
 
-class _DamagedInputError(Exception):
-    """A patch or a private memory on disk does not have its digest."""
+@dataclass(frozen=True)
+class _DoneTask:
+    """What a client has worked out, before it is written."""
+
+    ctx: TaskContext
+    reply: Reply
+    header: ReplyHeader
 
 
 class Worker:
@@ -93,23 +87,24 @@ class Worker:
         self.cancelled: set[int] = set()
         self.energies: queue.SimpleQueue[tuple[int, float | None] | None] = queue.SimpleQueue()
         """Answers to the event ``trained``: the job's number, and the joules if they are known; None ends them."""
-        self._began = 0.0
+        self._began = self._joules = 0.0
         self._memory_at, self._free = -math.inf, 0
         self._opened: tuple[tuple[Path, int], PackedArrays] | None = None
 
     def do(self, job: Job) -> None:
         """Do one job; an error becomes an event with a reason, unless the job is cancelled."""
-        self._began = time.monotonic()
+        began = self._began = time.monotonic()
+        self._joules = 0.0
         try:
             result = self._work(job)
-            if time.monotonic() - self._began >= QUICK_SECONDS:
+            if time.monotonic() - began >= QUICK_SECONDS:
                 trim_heap()
             self._emit(job.number, "done", **result)
         except Exception as error:
             if job.number in self.cancelled:  # its patches may be deleted already, so the error is no failure
                 self._emit(job.number, "cancelled")
             else:
-                self._emit(job.number, **_failure(error, private=self._is_private(job)))
+                self._emit(job.number, **describe_failure(error, private=self._is_private(job)))
         finally:
             release_gpu_cache()
 
@@ -126,18 +121,60 @@ class Worker:
             os._exit(1)  # the agent has ended, so there is nobody to report this to either
 
     def _work(self, job: Job) -> dict[str, object]:
-        """Do one job; returns the fields of ``JobFinished`` beside the job."""
-        from fedquilt_client.context import TaskContext
-        from fedquilt_client.privacy_account import check_owner_limit
-
+        """Do one job; returns the fields of ``JobFinished`` besides the job and its time."""
         if self._is_scarce(job):
             return_freed_memory(TRAINING)
         else:
             keep_freed_memory()
         self._check_inputs(job)
+        board = self._board_for(job)
+        if job.members:
+            return self._do_together(job, board)
+        done = self._do_task(job, board)
+        ctx, memory = done.ctx, None
+        if ctx.memory_changed:
+            memory = write_arrays(job.memory_out, ctx.memory_to_store).digest
+            sync(job.memory_out)
+        blob = write_reply(job, done.reply.arrays, board.experiment.wire.up, done.header)
+        if memory is not None or job.memory is not None:
+            sync(job.reply)  # a reply without memory can be trained again after a power cut
+        spent = ctx.spending()
+        found = {"digest": blob.digest, "size": blob.size, "memory": memory, "head": blob.head}
+        found |= {
+            "memoryless": board.is_memoryless and memory is None,
+            "spent": None if spent is None else spent.model_dump(),
+        }
+        return found
+
+    def _do_together(self, job: Job, board: Any) -> dict[str, object]:
+        """Do the tasks of a joint job, as many as its time allows, and write the sum of their replies."""
+        from fedquilt_common.partial_sums.members import SumMember
+
+        until = time.monotonic() + JOINT_SECONDS
+        members, replies = list[SumMember](), list[PackedArrays]()
+        for one in job.members:
+            if job.number in self.cancelled:
+                raise _CancelledError
+            if members and time.monotonic() >= until:
+                break
+            self._began = time.monotonic()
+            done = self._do_task(job.model_copy(update={"client": one.client, "fingerprint": one.fingerprint}), board)
+            if done.ctx.memory_changed:
+                raise ExperimentError(
+                    "the algorithm declares private_memory=False, but a client has changed its memory"
+                )
+            members.append(SumMember(one.client, one.fingerprint, done.header.weight, done.header.metrics))
+            replies.append(pack_arrays(done.reply.arrays, board.experiment.wire.up))
+        blob = write_joint_reply(job, board.run.run, members, replies, self._open(job.patches[0].path))
+        return {"digest": blob.digest, "size": blob.size, "memoryless": True, "done": len(members)}
+
+    def _do_task(self, job: Job, board: Any) -> _DoneTask:
+        """Do the task of one client."""
+        from fedquilt_client.context import TaskContext
+        from fedquilt_client.privacy_account import check_owner_limit
+
         has_peak = job.measured and reset_peak()
         reset_gpu_peak()
-        board = self._board_for(job)
         check_owner_limit(board.experiment.variant(job.client).privacy, job.max_epsilon)
         exchange = int(job.scalars.get(EXCHANGE, job.exchange))
         seed = derive_seed(board.experiment.seed, job.round, exchange, job.client)
@@ -157,32 +194,30 @@ class Worker:
         )
         if job.labels and board.run.public is not None:
             _ = ctx.public  # raises if the public set differs from the coordinator's
-        task = self._task(job, board)
-        reply = ctx.do(task)
-        memory: str | None = None
-        if ctx.memory_changed:
-            memory = write_arrays(job.memory_out, ctx.memory_to_store).digest
-            sync(job.memory_out)
+        reply = ctx.do(self._task(job, board))
         taken = {
-            "joules": _shorten(self._find_energy(job)),
+            "joules": shorten(self._find_energy(job)),
             "memory_peak": peak_bytes() if has_peak else None,
             "gpu_memory_peak": gpu_peak_bytes() if job.measured else None,
         }
-        header = _header(job, board.run, reply, taken)
-        blob = _write_reply(job, reply.arrays, board.experiment.wire.up, header)
-        if memory is not None or job.memory is not None:
-            sync(job.reply)  # a reply without memory can be trained again after a power cut
-        spent = ctx.spending()
-        found = {"digest": blob.digest, "size": blob.size, "memory": memory, "head": blob.head}
-        return {**found, "spent": None if spent is None else spent.model_dump()}
+        return _DoneTask(ctx, reply, reply_header(job, board.run, reply, taken))
 
     def _find_energy(self, job: Job) -> float | None:
-        """Return the joules that the job has taken, None if unknown; the agent knows those of a long one."""
+        """Return the joules that the task has taken, None if unknown; the agent knows those of a long job."""
         if not (job.measured and job.metered):
             return None
         seconds = time.monotonic() - self._began
         if job.watts is not None and seconds < QUICK_SECONDS:
-            return job.watts * seconds
+            joules = job.watts * seconds
+        elif (total := self._ask_for_energy(job)) is not None:
+            joules = max(0.0, total - self._joules)
+        else:
+            return None
+        self._joules += joules
+        return joules
+
+    def _ask_for_energy(self, job: Job) -> float | None:
+        """Ask the agent for the joules of the job up to now; None if it does not know."""
         self._emit(job.number, "trained")
         while (answer := self.energies.get()) is not None:
             if answer[0] == job.number:  # one to a job that was cancelled may be left
@@ -202,7 +237,7 @@ class Worker:
         for file in (*job.patches, *([job.memory] if job.memory else []), *(job.data.files if job.data else [])):
             version = file.path, _modified(file.path)
             if version not in self._intact and not file.is_intact():
-                raise _DamagedInputError(str(file.path))
+                raise DamagedInputError(str(file.path))
             self._intact[version] = None
         while len(self._intact) > _REMEMBERED:
             del self._intact[next(iter(self._intact))]
@@ -267,31 +302,6 @@ def _modified(path: Path) -> int:
         return 0
 
 
-def _failure(error: Exception, *, private: bool = False) -> dict[str, str]:
-    """Return the event that reports an error to the agent.
-
-    Args:
-        error: what happened.
-        private: the client trains with differential privacy. Then only errors leave the board that tell nothing of its
-            samples; the agent's log has the others.
-    """
-    if isinstance(error, _DamagedInputError):
-        return {"event": "damaged", "path": str(error)}
-    if is_out_of_memory(error):
-        return {"event": "memory"}
-    if isinstance(error, OSError):
-        return {"event": "failed", "reason": str(error), "cause": DISK_FAILURE}
-    if isinstance(error, PrivacyBudgetError):
-        return {"event": "failed", "reason": str(error), "cause": DECLINED}
-    if private and not isinstance(error, _TELL_NOTHING):
-        traceback.print_exception(error)
-        return {"event": "failed", "reason": f"{type(error).__name__}: the log of the board's agent says more"}
-    if isinstance(error, FedquiltError):
-        return {"event": "failed", "reason": str(error)}
-    traceback.print_exception(error)  # a bug: the traceback goes into the agent's log
-    return {"event": "failed", "reason": f"{type(error).__name__}: {error}"}
-
-
 def _slice(anatomy: Anatomy, message: SliceMessage) -> Slice:
     """Decode a slice.
 
@@ -306,38 +316,6 @@ def _slice(anatomy: Anatomy, message: SliceMessage) -> Slice:
     pairs = zip(anatomy.groups, message.kept, strict=True)
     kept = [IndexSet.decode(group.size, index_set) for group, index_set in pairs]
     return Slice(anatomy, tuple(kept), frozenset(message.absent))
-
-
-def _header(job: Job, run: RunMessage, reply: Reply, taken: Mapping[str, float | None]) -> Mapping[str, str]:
-    """Return the reply's metadata; the algorithm's own metrics come before what the training has taken."""
-    metrics = {name: float(value) for name, value in reply.metrics.items()}
-    for name, value in taken.items():
-        if value is not None and len(metrics) < MAX_METRICS:
-            metrics.setdefault(name, float(value))
-    header = ReplyHeader(
-        run=run.run,
-        round=job.round,
-        exchange=job.exchange,
-        client=job.client,
-        task=job.fingerprint,
-        weight=float(reply.weight),
-        metrics=metrics,
-        public=run.public if job.labels else None,
-    )
-    return {REPLY_KEY: header.model_dump_json()}
-
-
-def _write_reply(job: Job, arrays: Arrays, up: Precision, header: Mapping[str, str]) -> Blob:
-    """Write a reply, over the bytes of a spare file if there is one."""
-    if job.spare is not None:
-        with suppress(FileNotFoundError):
-            job.spare.replace(job.reply)
-    return write_arrays(job.reply, arrays, up, header, labels=job.labels)
-
-
-def _shorten(figure: float | None) -> float | None:
-    """Return a figure without digits that no sensor knows: they are most of a partial sum's bytes for a client."""
-    return None if figure is None else float(f"{figure:.6g}")
 
 
 def _exit_with_parent(parent: int) -> None:

@@ -53,6 +53,9 @@ class JobFinished:
         memory: SHA-256 of the client's new private memory; None if the memory is unchanged.
         head: bytes of the reply that are the head of soft labels.
         spent: what the ledger must record before the reply leaves the board; None: nothing.
+        seconds: time that the training process has taken; None for its first job, which also loads what it needs.
+        memoryless: whether it is sure that the run's clients keep nothing from task to task.
+        done: of a joint job, how many of its tasks, from the first on.
     """
 
     job: Job
@@ -61,6 +64,9 @@ class JobFinished:
     memory: str | None
     head: int = 0
     spent: Spending | None = None
+    seconds: float | None = None
+    memoryless: bool = False
+    done: int = 0
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,8 @@ class _WorkerSlot:
     idle_since: float = 0.0
     need: int = 0
     kills_before: int = 0
+    began: float = 0.0
+    is_warm: bool = False
 
     def write(self, line: str) -> None:
         if self.process is not None:
@@ -237,11 +245,13 @@ class WorkerPool:
 
     def _end_job(self, slot: _WorkerSlot, job: Job, message: dict[str, Any]) -> None:
         cancelled, need = slot.leaving_since is not None, slot.need
+        seconds = time.monotonic() - slot.began if slot.is_warm else None
+        slot.is_warm = True
         self._free(slot)
         waits = not cancelled and message.get("cause") == DISK_FAILURE and self._pause(job, str(message["reason"]))
         self._feed()
         if not (cancelled or waits):
-            self._on_event(_outcome(job, message, need))
+            self._on_event(_outcome(job, message, need, seconds))
 
     def _pause(self, job: Job, reason: str) -> bool:
         """Start a job again later, because the disk may work by then; returns False if it has failed too often."""
@@ -306,8 +316,8 @@ class WorkerPool:
 
     def _start(self, number: int, slot: _WorkerSlot, job: Job) -> None:
         if slot.process is None:
-            slot.process = self._spawn(number)
-        slot.need, slot.kills_before = 0, self._count_kills()
+            slot.process, slot.is_warm = self._spawn(number), False
+        slot.need, slot.kills_before, slot.began = 0, self._count_kills(), time.monotonic()
         if self._meter is not None:
             watts = self._meter.begin(job.number)
             job = job.model_copy(update={"metered": self._meter.may_know, "watts": watts})
@@ -337,11 +347,14 @@ class WorkerPool:
             process.kill()
 
 
-def _outcome(job: Job, message: dict[str, Any], need: int) -> JobEvent:
+def _outcome(job: Job, message: dict[str, Any], need: int, seconds: float | None) -> JobEvent:
     """Return the event for the last line about a job."""
     if message["event"] == "done":
         spent = Spending.model_validate(message["spent"]) if message.get("spent") is not None else None
-        return JobFinished(job, message["digest"], message["size"], message["memory"], message["head"], spent)
+        return JobFinished(
+            job, message["digest"], message["size"], message.get("memory"), message.get("head", 0), spent, seconds,
+            message["memoryless"], message.get("done", 0),
+        )  # fmt: skip
     if message["event"] == "memory":
         return JobOutOfMemory(job, need) if need else JobFailed(job, "out of memory")
     if message["event"] == "damaged":

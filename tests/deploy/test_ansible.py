@@ -10,14 +10,18 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from jinja2 import Template
+from jinja2.nativetypes import NativeEnvironment
 from tests.support.boards import ROOT, Machine, Playbooks, asked_for, build_image, make_key, recap, start, why_not
 from tests.support.releases import another_release, wheelhouse
 
+from fedquilt_common.doctor.cli import INSTALLED
 from fedquilt_server.provisioning.federation import Federation, make_federation
 from fedquilt_server.provisioning.kinds import KINDS
 
@@ -36,6 +40,7 @@ def test_the_example_is_what_provisioning_writes(tmp_path: Path) -> None:
     federation.provision("desk", "jetson-orin-nano")
     federation.provision("cellar", "pi4")
     federation.revoke("cellar")
+    federation.add_site("hall", ["10.2.0.5"], relay=True)
     written = yaml.safe_load((federation.folder / "inventory.yml").read_text())
     assert yaml.safe_load((ROOT / "ansible" / "inventory.example.yml").read_text()) == written
 
@@ -43,9 +48,13 @@ def test_the_example_is_what_provisioning_writes(tmp_path: Path) -> None:
 PATHS = ("/opt/fedquilt/current/bin/fedquilt", "/etc/fedquilt/agent.yaml", "/var/lib/fedquilt/data", "User=fedquilt\n")
 
 
+def unit_of(program: str) -> str:
+    return (ROOT / "deploy" / "systemd" / f"fedquilt-{program}.service").read_text()
+
+
 def test_the_unit_and_the_roles_agree_on_paths_and_user() -> None:
     """None of them is a variable; the containers show that the roles create them."""
-    unit = (ROOT / "deploy" / "systemd" / "fedquilt-agent.service").read_text()
+    unit = unit_of("agent")
     assert all(path in unit for path in PATHS)
     for line in ("Restart=always", "NoNewPrivileges=yes", "ProtectSystem=strict", "StateDirectory=fedquilt"):
         assert line in unit.splitlines()
@@ -54,6 +63,43 @@ def test_the_unit_and_the_roles_agree_on_paths_and_user() -> None:
     assert {kind for kind, known in KINDS.items() if known.jetson} == {k for k in KINDS if k.startswith("jetson-")}
 
 
+def settings_of(program: str) -> dict[str, list[str]]:
+    """Return the values of each setting of a unit, without its comments."""
+    settings: dict[str, list[str]] = {}
+    for name, value in re.findall(r"^(\w+)=(.*)$", unit_of(program), re.MULTILINE):
+        settings.setdefault(name, []).append(value)
+    return settings
+
+
+def test_the_unit_of_a_relay_is_that_of_an_agent_but_for_its_files_and_for_training() -> None:
+    agent, relay = settings_of("agent"), settings_of("relay")
+    assert {name for name in agent if relay.get(name) != agent[name]} == {
+        "Description", "ExecStart", "StateDirectory", "CacheDirectory", "CacheDirectoryMode", "Environment",
+        "OOMPolicy",
+    }  # fmt: skip
+    assert set(relay) < set(agent)
+    assert relay["StateDirectory"] == ["fedquilt-relay"]
+    (program,) = relay["ExecStart"]
+    folder = read("agent", "vars/main.yml")["agent_folder"]
+    assert program == "/opt/fedquilt/current/bin/fedquilt relay --config /etc/fedquilt/relay/relay.yaml"
+    assert "'/etc/fedquilt/relay' if 'relays' in group_names" in folder
+    assert dict(INSTALLED) == {
+        Path("/etc/fedquilt/agent.yaml"): Path("/var/lib/fedquilt"),
+        Path("/etc/fedquilt/relay/relay.yaml"): Path("/var/lib/fedquilt-relay"),
+    }  # the doctor finds them
+    removed = (ROOT / "ansible/roles/agent/tasks/remove.yml").read_text().split()
+    assert {"/var/lib/fedquilt-relay", "/etc/systemd/system/fedquilt-relay.service"} <= set(removed)
+
+
+@pytest.mark.parametrize("program", ["agent", "relay"])
+def test_the_release_contains_the_unit(program: str) -> None:
+    """The role copies it from there, so that a rollback brings back the unit of the previous release."""
+    packaged = resources.files("fedquilt_server.provisioning").joinpath(f"fedquilt-{program}.service")
+    assert packaged.read_text() == unit_of(program)
+
+
+IDENTITY = ["ca.crt", "tls.crt", "tls.key"]
+BROKER_FILES = ["ca.crt", "broker.crt", "broker.key", "acl", "revoked.crl", "mosquitto-tls.conf"]
 ROLES = sorted(path.name for path in (ROOT / "ansible" / "roles").iterdir())
 
 
@@ -85,6 +131,40 @@ def row(name: str, option: dict[str, Any]) -> str:
     meaning = option["description"]
     text = meaning if isinstance(meaning, str) else " ".join(meaning)
     return f"| `{name}` | {default.replace('``', 'empty')} | {text} |"
+
+
+@pytest.mark.parametrize(
+    ("host", "group", "role", "variable", "files"),
+    [
+        ("localhost", "broker", "broker", "broker_files", BROKER_FILES),
+        ("site-hall", "sites", "broker", "broker_files", [*BROKER_FILES, "bridge.crt", "bridge.key"]),
+        ("kitchen", "agents", "agent", "agent_identity", ["agent.yaml", *IDENTITY]),
+        ("hall-relay", "relays", "agent", "agent_identity", ["relay.yaml", *IDENTITY]),
+    ],
+)
+def test_a_role_finds_the_files_of_each_host(
+    host: str, group: str, role: str, variable: str, files: list[str], tmp_path: Path
+) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    federation.add_site("hall", ["10.2.0.5"], relay=True)
+    federation.provision("kitchen", "pi4", site="hall")
+    children = yaml.safe_load((federation.folder / "inventory.yml").read_text())["all"]["children"]
+    facts = {"inventory_dir": federation.folder, "inventory_hostname": host, "group_names": [group]}
+    facts |= {"ansible_facts": {}, **children[group]["hosts"][host]}
+    settings = {**read(role, "defaults/main.yml"), **read(role, "vars/main.yml")}
+    facts |= {name: Template(str(value)).render(facts) for name, value in settings.items()}
+    copies = [task for task in read(role, "tasks/main.yml") if f"{{{{ {variable} }}}}/" in str(task)]
+    sources = [Path(source) for task in copies for source in copied(task, facts)]
+    assert sorted(source.name for source in sources) == sorted(files)
+    assert [source for source in sources if not source.is_file()] == []
+
+
+def copied(task: dict[str, Any], facts: dict[str, Any]) -> list[str]:
+    """Return the files that a task copies, as Ansible finds them."""
+    loop = task.get("loop", [""])
+    items = NativeEnvironment().from_string(loop).render(facts) if isinstance(loop, str) else loop
+    source = Template(task["ansible.builtin.copy"]["src"])
+    return [source.render(facts, item=Template(item).render(facts)) for item in items]
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -193,7 +273,7 @@ def test_from_nothing_to_a_round_and_back_to_nothing(lab: Lab) -> None:
     assert lab.board.sh("systemctl is-active fedquilt-agent").strip() == "active"
 
     told = lab.playbooks.play("upgrade", agent_wheels=another_release(lab.wheels, "third", broken=True), fails=True)
-    assert "failed with the new release, so the board was rolled back" in told
+    assert "failed with the new release, so it was rolled back" in told
     assert lab.board.sh("readlink /opt/fedquilt/current") == first
     assert lab.board.sh(UNIT).strip() == "fedquilt agent"
     assert lab.board.sh("systemctl is-active fedquilt-agent").strip() == "active"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.support.boards import ROOT, run
 
-UNIT = "fedquilt_server/provisioning/fedquilt-agent.service"
+UNITS = {name: f"fedquilt_server/provisioning/fedquilt-{name}.service" for name in ("agent", "relay")}
 
 
 def wheelhouse(folder: Path, *options: str, python: str = f"{sys.version_info[0]}.{sys.version_info[1]}") -> Path:
@@ -22,12 +22,12 @@ def wheelhouse(folder: Path, *options: str, python: str = f"{sys.version_info[0]
 
 
 def another_release(wheels: Path, name: str, *, broken: bool = False) -> Path:
-    """Copy a wheelhouse to a release whose unit is described as ``name``; the agent of a broken one does not start."""
+    """Copy a wheelhouse to a release whose units are described as ``name``; no program of a broken one starts."""
     folder = wheels.with_name(name)
     shutil.copytree(wheels, folder)
     (own,) = folder.glob("fedquilt-*.whl")
     old = hashlib.sha256(own.read_bytes()).hexdigest()
-    describe_unit(own, name)
+    describe_units(own, name)
     requirements = folder / "requirements.txt"
     text = requirements.read_text().replace(old, hashlib.sha256(own.read_bytes()).hexdigest())
     if broken:
@@ -38,12 +38,14 @@ def another_release(wheels: Path, name: str, *, broken: bool = False) -> Path:
     return folder
 
 
-def describe_unit(wheel: Path, description: str) -> None:
-    """Replace the description in a wheel's systemd unit."""
+def describe_units(wheel: Path, description: str) -> None:
+    """Replace the description in a wheel's systemd units."""
     with zipfile.ZipFile(wheel) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
-    changed = files[UNIT].replace(b"Description=fedquilt agent", f"Description={description}".encode())
-    assert changed != files[UNIT]
+    for program, unit in UNITS.items():
+        changed = files[unit].replace(f"Description=fedquilt {program}".encode(), f"Description={description}".encode())
+        assert changed != files[unit]
+        files[unit] = changed
     with zipfile.ZipFile(wheel, "w") as archive:
-        for name, content in {**files, UNIT: changed}.items():
+        for name, content in files.items():
             archive.writestr(name, content)

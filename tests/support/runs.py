@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 from tests.support import warm
 
-from fedquilt_client.store import kept_memories
+from fedquilt_client.kept_memories import kept_memories
 from fedquilt_common.process.forked import WORKER_NAME
 from fedquilt_common.wire.broker_url import parse_broker_url
 from fedquilt_common.wire.mqtt import MqttTransport

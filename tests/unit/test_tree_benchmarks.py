@@ -36,8 +36,10 @@ COSTS = {
     "coordinator": Cost(0.01, 4e-4, 5e-3, 1e-3),
     "coordinator of sums": Cost(0.01, 1e-4, 3e-2, 3e-3, 1e-2),
     "agent": Cost(0.002, 7e-4, 2e-3),
-    "relay": Cost(0.01, 5e-4, 3e-3, 0.0, 2e-2),
+    "relay": Cost(0.01, 0.0, 3e-3, 0.0, 2e-2),
+    "relay with joint jobs": Cost(0.01, 9e-5, 0.0, 0.0, 2e-2),
     "training process": Cost(0.001, 7e-4, 1.5e-3),
+    "training process with joint jobs": Cost(0.001, 3e-4, 1.5e-3, 0.0, 1e-2),
     SITE_RELAY: Cost(0.02, 9e-4, 4e-3, 2e-3, 3e-2),
 }
 GRID = [case for case in tree.GRID if case.agents <= 60]

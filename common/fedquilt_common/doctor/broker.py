@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from fedquilt_common.doctor.bridge import check_bridge
 from fedquilt_common.doctor.check import Check, grade
 from fedquilt_common.doctor.clock import coordinator_time, grade_skew
 from fedquilt_common.errors import FedquiltError
@@ -28,6 +29,8 @@ from fedquilt_common.wire.transport import Connected, Disconnected, Incoming, Mq
 
 SECONDS: Final = 10.0
 """Seconds to wait for each answer."""
+OWN_CERTIFICATE: Final = "own certificate"
+"""Name of the check of this machine's certificate."""
 PROBE: Final = "doctor-probe"
 """An agent that does not exist: a client that may write to its inbox may write to any inbox."""
 _BOARDS_RIGHTS: Final = (
@@ -44,15 +47,28 @@ WARN_DAYS: Final = 30.0
 _FAIL_DAYS: Final = 0.0
 
 
-def check_broker(address: BrokerAddress, federation: str) -> list[Check]:
+def check_broker(address: BrokerAddress, federation: str, site: str = "") -> list[Check]:
     """Check that the broker is reachable, its TLS and certificates, MQTT, its largest packet and its ACL.
 
     Args:
         address: the broker, with the files to use.
         federation: the name space in which to try what this machine may write.
+        site: the site of the broker, to check its bridge too; empty: do not.
 
     Returns:
         The checks in order, up to the first failure that makes the next ones impossible.
+    """
+    checks = check_way(address)
+    if any(check.state == "fail" for check in checks):
+        return checks
+    return [*checks, *_check_mqtt(address, federation, site)]
+
+
+def check_way(address: BrokerAddress) -> list[Check]:
+    """Check that the broker is reachable, its TLS and certificates; nothing of MQTT.
+
+    Args:
+        address: the broker, with the files to use.
     """
     try:
         context = tls_context(address) if address.tls else None
@@ -65,11 +81,7 @@ def check_broker(address: BrokerAddress, federation: str) -> list[Check]:
         return [Check("broker", "fail", f"nothing answers at {address}: {error}", advice)]
     with connection:
         checks = [Check("broker", "ok", f"something answers at {address}")]
-        if context is not None:
-            checks += _check_tls(address, context, connection)
-    if any(check.state == "fail" for check in checks):
-        return checks
-    return [*checks, *_check_mqtt(address, federation)]
+        return checks + _check_tls(address, context, connection) if context is not None else checks
 
 
 def _check_tls(address: BrokerAddress, context: ssl.SSLContext, connection: socket.socket) -> list[Check]:
@@ -104,12 +116,11 @@ def _trust_advice(error: ssl.SSLCertVerificationError) -> str:
 
 
 def _check_own_certificate(path: str) -> Check:
-    name = "own certificate"
     certificate = read_certificate(path)
     if certificate is None:
         advice = f"Read it with `openssl x509 -noout -enddate -in {path}`"
-        return Check(name, "warn", "its end is unknown: this Python cannot read certificates", advice)
-    return _grade_days(name, certificate.end)
+        return Check(OWN_CERTIFICATE, "warn", "its end is unknown: this Python cannot read certificates", advice)
+    return _grade_days(OWN_CERTIFICATE, certificate.end)
 
 
 def _grade_days(name: str, end: float) -> Check:
@@ -117,7 +128,10 @@ def _grade_days(name: str, end: float) -> Check:
     finding = (
         f"valid for {days:.0f} more days" if days >= 0 else f"expired {-days:.0f} days ago (by this machine's clock)"
     )
-    advice = "Renew it: `fedquilt provision BOARD --renew` or `fedquilt federation renew`; check the clock (`date`)"
+    advice = (
+        "Renew it: `fedquilt provision BOARD --renew`, `fedquilt federation broker --site SITE --renew` or `fedquilt "
+        "federation renew`; check the clock (`date`)"
+    )
     return grade(name, days, WARN_DAYS, _FAIL_DAYS, finding, advice)
 
 
@@ -149,6 +163,11 @@ class _Visit:
         finally:
             transport.close()
 
+    def payload(self, topic: str) -> bytes | None:
+        """Return the latest payload of a topic; None without a message."""
+        message = self.messages.get(topic)
+        return None if message is None else message.payload
+
     def _deliver(self, incoming: Incoming) -> None:
         if isinstance(incoming, MqttMessage):
             incoming.ack()
@@ -159,20 +178,21 @@ class _Visit:
             self.changed.set()
 
 
-def _check_mqtt(address: BrokerAddress, federation: str) -> list[Check]:
-    visit = _Visit(address)
+def _check_mqtt(address: BrokerAddress, federation: str, site: str) -> list[Check]:
+    visit, topics = _Visit(address), Topics(federation)
     try:
         with visit.open() as transport:
             if not visit.events or not isinstance(visit.events[0], Connected):
                 return [_explain_refusal(visit.events[0] if visit.events else None, address)]
-            coordinator = Topics(federation).coordinator
+            coordinator, bridge = topics.coordinator, [topics.site(site)] if site else []
             # a reload does no damage where certificates do not name the users
-            transport.subscribe([coordinator, VERSION_TOPIC] if address.cert else [coordinator])
+            transport.subscribe([coordinator, *bridge, *([VERSION_TOPIC] if address.cert else [])])
             return [
                 Check("MQTT", "ok", "the broker accepts an MQTT 5 connection from this machine"),
                 _check_packets(transport.max_payload),
                 *_check_rights(transport, address, federation),
                 # what is retained came before the answers to the tests of the rights
+                *(check_bridge(site, visit.payload(topic)) for topic in bridge),
                 *_check_version(visit.messages.get(VERSION_TOPIC)),
                 *_check_coordinators_clock(visit.messages.get(coordinator), visit.arrivals.get(coordinator, 0.0)),
             ]

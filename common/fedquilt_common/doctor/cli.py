@@ -15,15 +15,19 @@ from rich.markup import escape
 from fedquilt_common.doctor.broker import check_broker
 from fedquilt_common.doctor.check import Check
 from fedquilt_common.doctor.machine import check_machine
+from fedquilt_common.doctor.relay import check_relay, is_relay
+from fedquilt_common.doctor.settings import check_holder, read_address
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.agent_config import read_agent_config
-from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 CHECK_FAILED: Final = 10
 """Exit code if a check fails."""
-ON_BOARD: Final = Path("/etc/fedquilt/agent.yaml")
-"""Configuration of a board's agent, used if it exists and no other is given."""
+INSTALLED: Final = {
+    Path("/etc/fedquilt/agent.yaml"): Path("/var/lib/fedquilt"),
+    Path("/etc/fedquilt/relay/relay.yaml"): Path("/var/lib/fedquilt-relay"),
+}
+"""Configurations of the services of systemd, with their states. The first that exists is used if no other is given."""
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -42,7 +46,8 @@ def doctor(
     cert: Annotated[str, typer.Option(help="Client certificate (PEM).")] = "",
     key: Annotated[str, typer.Option(help="Key of the client certificate (PEM).")] = "",
     config: Annotated[
-        Path | None, typer.Option(help=f"An agent's configuration. Default: {ON_BOARD} if it exists.")
+        Path | None,
+        typer.Option(help="Configuration of an agent or of a site's relay. Default: that of this machine's service."),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -50,12 +55,13 @@ def doctor(
 
     Exit code 10: a check fails, so that a run cannot work.
     """
-    settings = _read_settings(config)
+    path = config or next((found for found in INSTALLED if os.access(found, os.R_OK)), None)
+    settings = read_agent_config(path) if path else {}
     options = {"broker": broker, "federation": federation, "ca": ca, "cert": cert, "key": key}
     settings |= {name: value for name, value in options.items() if value}
-    address = _read_address(settings)
-    checks = check_broker(address, str(settings.get("federation", "default"))) if address else [_skip_broker()]
-    checks += check_machine(Path(str(settings.get("state") or ".")), address.host if address else None)
+    relay = is_relay(settings)
+    checks = check_relay(settings) if relay else _check_agent(settings)
+    checks += check_machine(_state_folder(settings, path), _broker_host(settings), trains=not relay)
     if json_:
         typer.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:
@@ -63,23 +69,29 @@ def doctor(
     raise typer.Exit(CHECK_FAILED if any(check.state == "fail" for check in checks) else 0)
 
 
-def _read_settings(config: Path | None) -> dict[str, Any]:
-    path = config or (ON_BOARD if os.access(ON_BOARD, os.R_OK) else None)
-    return read_agent_config(path) if path else {}
+def _check_agent(settings: dict[str, Any]) -> list[Check]:
+    """Check the way to the broker of an agent, or of a machine without one."""
+    address = read_address(settings)
+    if address is None:
+        advice = "Give its address with --broker, or the file of an agent or a relay with --config"
+        return [Check("broker", "warn", "not checked", advice)]
+    name = "" if settings.get("each") else str(settings.get("id") or "")  # with `each`, its processes add a number
+    holder = check_holder(address, name) if name else []
+    return [*holder, *check_broker(address, str(settings.get("federation", "default")))]
 
 
-def _read_address(settings: dict[str, Any]) -> BrokerAddress | None:
-    if not settings.get("broker"):
+def _broker_host(settings: dict[str, Any]) -> str | None:
+    try:
+        address = read_address(settings)
+    except ExperimentError:  # another check reports it
         return None
-    address = parse_broker_url(str(settings["broker"]))
-    files = [str(settings.get(name) or "") for name in ("ca", "cert", "key")]
-    if any(files) and not address.tls:
-        raise ExperimentError(f"--ca, --cert and --key need an mqtts:// address, not {address}")
-    return (address.with_files(*files) if any(files) else address).with_password(os.environ.get(BROKER_PASSWORD, ""))
+    return None if address is None else address.host
 
 
-def _skip_broker() -> Check:
-    return Check("broker", "warn", "not checked", "Give its address with --broker, or an agent's file with --config")
+def _state_folder(settings: dict[str, Any], config: Path | None) -> Path:
+    """Return the folder that needs room on the disk: what is given, that of the service, or the current one."""
+    installed = INSTALLED.get(config) if config is not None else None
+    return Path(str(settings.get("state") or installed or "."))
 
 
 def _print(checks: list[Check]) -> None:

@@ -28,19 +28,20 @@ _GIB, _MIB = float(1 << 30), float(1 << 20)
 _TOOL_SECONDS: Final = 10.0
 
 
-def check_machine(state: Path, broker_host: str | None) -> list[Check]:
+def check_machine(state: Path, broker_host: str | None, *, trains: bool = True) -> list[Check]:
     """Run all checks of the machine.
 
     Args:
         state: the folder that needs room on the disk.
         broker_host: the machine whose clock to compare; None: unknown.
+        trains: whether it needs torch, as a site's relay does not.
     """
     checks = [
         _check_python(),
         check_clock(broker_host),
         check_disk(state),
         check_memory(),
-        check_torch(),
+        check_torch() if trains else None,
         check_pi_power(),
         check_jetson_power(),
     ]

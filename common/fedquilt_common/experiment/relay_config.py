@@ -13,15 +13,17 @@ from fedquilt_common.wire.topics import RELAY_SUFFIX
 
 
 class RelayConfig(BaseModel):
-    """The keys of the file, the same as the options of ``fedquilt relay``; only ``boards`` is no option.
+    """The keys of the file: the options of ``fedquilt relay``, and ``boards`` and ``central``.
 
     Args:
+        central: URL of the central broker, which the doctor tries if the site is not connected to it; empty: unknown.
         boards: the clients of each board, such as 0-3; None: the first board that claims a client hosts it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     broker: str
+    central: str = ""
     site: Name
     id: Name | None = None
     federation: Name = "default"

@@ -94,6 +94,16 @@ def write_partial_sum(
     return write_arrays(path, encoded, None, {SUM_KEY: header.model_dump_json()})
 
 
+def check_layouts(replies: Sequence[PackedArrays]) -> None:
+    """Check that replies can be added up.
+
+    Raises:
+        PayloadError: they have different arrays.
+    """
+    if len({own.layout for own in replies}) > 1:
+        raise PayloadError("the replies have arrays of different names, dtypes or shapes")
+
+
 def _names_together(replies: Sequence[Arrays], sums: Sequence[PartialSum]) -> list[list[str]]:
     """Return the names of the arrays, those together that lie next to each other in each reply."""
     names = [set(arrays) for arrays in (*replies, *sums)]

@@ -118,13 +118,8 @@ _SMALL: Final = 1 << 20
 """Bytes of a container up to which it is written and read in one piece."""
 BLOCK: Final = 1 << 16
 """Numbers read or averaged at a time: 512 KiB as fp64, so a few such arrays stay in a processor's cache."""
-_SPEC_DTYPE: Final = {
-    "F32": "float32",
-    "F64": "float64",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "BOOL": "bool",
-}
+_SPEC_DTYPE: Final = {"F32": "float32", "F64": "float64", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"}
+_Specs = dict[str, safetensors.TensorSpec]
 
 
 def _spec_dtype(dtype: str) -> str:
@@ -157,15 +152,7 @@ def write_arrays(
         PayloadError: a dtype cannot be sent, or a number does not fit the precision.
         OSError: the file cannot be written.
     """
-    if sys.byteorder != "little":  # pragma: no cover - no supported board is big endian
-        raise PayloadError("this machine is big-endian; fedquilt runs on little-endian machines only")
-    kept, specs = dict[str, NDArray[Any]](), {}  # the specs hold bare pointers: the arrays must live until the end
-    for name, x in arrays.items():
-        dtype = wire_dtype(x.dtype, precision)
-        numbers = kept[name] = _narrow(name, x, dtype)
-        specs[name] = safetensors.TensorSpec(
-            dtype=_spec_dtype(dtype), shape=list(x.shape), data_ptr=numbers.ctypes.data, data_len=numbers.nbytes
-        )
+    kept, specs = _describe(arrays, precision)
     path.parent.mkdir(parents=True, exist_ok=True)
     texts = dict(metadata) if metadata else None
     if sum(numbers.nbytes for numbers in kept.values()) <= _SMALL:
@@ -179,6 +166,30 @@ def write_arrays(
         raise _disk_error(error, path) from None
     digest, head = _digest_written(path, kept, durable=durable)
     return Blob(path, digest, path.stat().st_size, head if labels else 0)
+
+
+def pack_arrays(arrays: Arrays, precision: Precision) -> PackedArrays:
+    """Return arrays as those read them who get their container; see ``write_arrays``. It is made in memory.
+
+    Raises:
+        PayloadError: a dtype cannot be sent, or a number does not fit the precision.
+    """
+    _kept, specs = _describe(arrays, precision)
+    return BytesArrays(safetensors.serialize(specs, None))
+
+
+def _describe(arrays: Arrays, precision: Precision | None) -> tuple[dict[str, NDArray[Any]], _Specs]:
+    """Return a container's numbers, and specs with bare pointers to them: the numbers must live as long."""
+    if sys.byteorder != "little":  # pragma: no cover - no supported board is big endian
+        raise PayloadError("this machine is big-endian; fedquilt runs on little-endian machines only")
+    kept, specs = dict[str, NDArray[Any]](), {}
+    for name, x in arrays.items():
+        dtype = wire_dtype(x.dtype, precision)
+        numbers = kept[name] = _narrow(name, x, dtype)
+        specs[name] = safetensors.TensorSpec(
+            dtype=_spec_dtype(dtype), shape=list(x.shape), data_ptr=numbers.ctypes.data, data_len=numbers.nbytes
+        )
+    return kept, specs
 
 
 def _write_bytes(path: Path, content: bytes) -> None:

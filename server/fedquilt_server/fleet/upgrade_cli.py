@@ -1,4 +1,4 @@
-"""The command ``fedquilt upgrade``: run Ansible's playbook for the boards of a federation."""
+"""The command ``fedquilt upgrade``: run Ansible's playbook for the boards and the relays of a federation."""
 
 from __future__ import annotations
 
@@ -41,13 +41,14 @@ def upgrade(
     ] = None,
     folder: Folder = HERE,
     limit: Annotated[
-        str, typer.Option(help="Boards to upgrade, such as kitchen,desk or jetsons.", show_default="all boards")
+        str, typer.Option(help="Boards and relays to upgrade, such as kitchen,desk or jetsons.", show_default="all")
     ] = "",
     playbooks: Annotated[Path, typer.Option(help="Folder of fedquilt's playbooks.")] = PLAYBOOKS,
 ) -> None:
     """Install the wheelhouse's release on the boards, one after another, with Ansible and the federation's inventory.
 
-    A board whose agent does not start with the new release rolls back, and the command ends.
+    The relays of sites follow. If an agent or a relay does not start with the new release, its machine rolls back, and
+    the command ends.
     """
     record = Federation(folder).record
     if not record.boards:
@@ -72,7 +73,7 @@ def check_limit(record: FederationRecord, limit: str) -> None:
     boards = [name for name, board in record.boards.items() if board.revoked is None]
     words = [] if "~" in limit else [word.strip().lstrip("!&") for word in re.split("[,:]", limit)]
     for word in words:
-        if word not in {"", *GROUPS, *boards} and not set(word) & set("*?[]@"):
+        if word not in {"", *GROUPS, *boards, *record.relays} and not set(word) & set("*?[]@"):
             if word in record.boards:
                 raise FederationError(f"--limit {limit}: {word} is revoked; remove it from the list")
             near = difflib.get_close_matches(word, boards, 1)

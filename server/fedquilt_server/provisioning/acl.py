@@ -55,7 +55,7 @@ topic read {version}
 """
 _RELAY: Final = """\
 # The relay adds the boards' replies up. It has the rights of a board, reads the boards' replies and what they publish
-# about themselves, and writes their inboxes.
+# about themselves, and writes their inboxes. It also reads whether the bridge is connected, for `fedquilt doctor`.
 """
 _BRIDGES: Final = """\
 # The bridge of each site has the rights of the boards behind it together. It also writes whether it is connected. Of a
@@ -104,6 +104,7 @@ def make_site_acl(federation: str, site: SiteAgents) -> str:
 
 def _relay_rules(root: str, boards: Iterable[str]) -> Iterator[str]:
     """Yield what the relay of a site may do besides what each board may."""
+    yield f"topic read {root}/{TOPIC_RULES['sites'].filter()}"
     for board in sorted(boards):
         for kind in RELAYED:
             yield f"topic read {root}/{TOPIC_RULES[kind].filter(board)}"

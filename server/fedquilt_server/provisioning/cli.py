@@ -185,7 +185,7 @@ def broker(
         federation.add_site(site, broker or (), port, renew=renew, relay=relay)
         print_site(federation, site, _folder_option(folder))
         if relay is not None:
-            note_relay(federation, site)
+            note_relay()
         typer.echo(f"{federation.reload()}.")
         return
     if broker or port or renew or relay is not None:
@@ -272,8 +272,8 @@ def provision(
     if not board:
         raise typer.BadParameter("name a board, or give a list with --from")
     _check_boards(federation, board, kind, clients, host)
+    before, reloaded = federation.record, ""
     made: dict[str, BoardRecord] = {}
-    reloaded = ""
     try:
         for name in board:
             made[name] = federation.provision(name, kind, clients, host, user, days, renew, **settings)
@@ -283,6 +283,8 @@ def provision(
     _note_kinds({kind} if kind else set())
     withdrawn = "The old certificate is withdrawn. " if renew else ""
     _print_boards(federation, made, f"{withdrawn}{reloaded}.", json_)
+    if not json_:
+        note_sites(federation, made, before)
 
 
 def _print_boards(federation: Federation, made: dict[str, BoardRecord], done: str, json_: bool) -> None:
@@ -295,7 +297,6 @@ def _print_boards(federation: Federation, made: dict[str, BoardRecord], done: st
         _print_board(name, record, federation.board_folder(name))
     _print_next(federation.folder, made)
     typer.echo(done)
-    note_sites(federation, made)
 
 
 def _check_boards(federation: Federation, boards: list[str], kind: str, clients: str, host: str) -> None:

@@ -8,7 +8,9 @@ from typing import Final
 
 from fedquilt_common.errors import FederationError
 
-GROUPS: Final = frozenset({"all", "ungrouped", "localhost", "agents", "jetsons", "broker", "coordinator", "hostvars"})
+GROUPS: Final = frozenset(
+    {"all", "ungrouped", "localhost", "agents", "jetsons", "sites", "relays", "broker", "coordinator", "hostvars"}
+)
 """Hosts and groups of the inventory, which cannot be names of boards."""
 _LABEL: Final = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _HOST: Final = re.compile(f"{_LABEL}([.]{_LABEL})*[.]?")

@@ -67,8 +67,8 @@ def relay_config(record: FederationRecord, site: str) -> RelayConfig | None:
         return None
     boards = {name: record.boards[name].clients for name in record.boards_behind(site)}
     return RelayConfig(
-        broker=own.url, site=site, id=own.relay.name, federation=record.name, ca="ca.crt", cert="tls.crt",
-        key="tls.key", boards=dict(boards),
+        broker=own.url, central=record.url, site=site, id=own.relay.name, federation=record.name, ca="ca.crt",
+        cert="tls.crt", key="tls.key", boards=dict(boards),
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.support.hall import Hall
+from tests.support.relay_bench import RelayBench
 from tests.support.warm import ForkedProgram
 from tests.unit.client.pool_driver import Driver, workers_of_this_process
 
@@ -152,11 +153,11 @@ class Peer:
                 found.append((ChunkHeader.decode(message.header), message.payload))
         return found
 
-    def accept(self, client: int, number: int, run: str = "run-1") -> None:
+    def accept(self, client: int, number: int, run: str = "run-1", **changes: Any) -> None:
         """Send the receipt of a reply."""
         digest = self.chunks(client, number)[0][0].digest
         fields = {"run": run, "client": client, "round": number, "exchange": 0, "digest": digest}
-        self.send_to("board", ReceiptMessage.model_validate({**fields, "outcome": "accepted"}))
+        self.send_to("board", ReceiptMessage.model_validate({**fields, "outcome": "accepted", **changes}))
 
     def reply(self, client: int, number: int, *, accept: bool = True) -> FileArrays:
         """Wait for a whole reply, assemble it and accept it."""
@@ -321,3 +322,9 @@ def seen(kit: Kit) -> Path:
 def hall(tmp_path: Path) -> Hall:
     """A relay's run, three boards behind its site, and a coordinator that the test plays."""
     return Hall(tmp_path)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> RelayBench:
+    """A relay of five clients, their store, and a coordinator that the test plays."""
+    return RelayBench(tmp_path)

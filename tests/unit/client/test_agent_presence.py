@@ -106,9 +106,10 @@ def test_a_restart_of_an_agent_is_no_other_agent(
 ) -> None:
     older = AgentPresence(agent="board", online=True, boot=1)  # of a version without instances
     peer.publish(peer.topics.presence("board"), older)
-    for known in (1, 3):
-        with host():
-            wait_for(lambda: len(presences(peer)) > known, "the presence")
+    with host():
+        wait_for(lambda: len(presences(peer)) == 2, "the first presence")
+    with host():
+        wait_for(lambda: len(presences(peer)) == 4, "the second one")
     assert "another agent" not in caplog.text
     wait_for(lambda: len(presences(peer)) == 5, "the last farewell")
     assert [here.online for here in presences(peer)] == [True, True, False, True, False]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedquilt_common import cli
+from fedquilt_common.errors import FederationError
 from fedquilt_server.fleet.upgrade_cli import check_exit_code, check_limit
 from fedquilt_server.provisioning.federation import Federation, make_federation
 
@@ -91,6 +92,13 @@ def test_a_board_that_does_not_exist_is_named_before_ansible_starts(
 )
 def test_patterns_of_ansible_pass(limit: str, federation: Federation) -> None:
     check_limit(federation.record, limit)
+
+
+def test_a_relay_of_a_site_can_be_upgraded_alone(federation: Federation) -> None:
+    federation.add_site("hall", ["localhost"], relay=True)
+    check_limit(federation.record, "hall-relay,relays")
+    with pytest.raises(FederationError, match="there is no board 'roof-relay'"):
+        check_limit(federation.record, "roof-relay")
 
 
 def test_what_is_missing_is_named(

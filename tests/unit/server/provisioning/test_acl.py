@@ -54,7 +54,8 @@ def test_a_sites_relay_reads_the_boards_replies_and_writes_their_inboxes() -> No
     assert rules_of(with_relay, "a") == rules_of(without, "a")
     own, rules = rules_of(without, "hall-relay"), rules_of(with_relay, "hall-relay")
     assert rules[: len(own)] == own
-    assert rules[len(own) :] == [
+    assert rules[len(own)] == "topic read fedquilt/v1/lab/sites/#"
+    assert rules[len(own) + 1 :] == [
         f"topic {access} fedquilt/v1/lab/agents/{board}/{name}"
         for board in ("a", "b")
         for access, name in (("read", "presence"), ("read", "telemetry"), ("read", "replies/#"), ("write", "inbox"))

@@ -38,6 +38,7 @@ def test_boards_in_the_inventory(tmp_path: Path) -> None:
                  "fedquilt_clients": "4-6"},
     }  # fmt: skip
     assert list(found["children"]["jetsons"]["hosts"]) == ["desk"]
+    assert found["children"]["sites"] == found["children"]["relays"] == {"hosts": {}}
     config = AgentConfig.model_validate(read_agent_config(federation.board_folder("desk") / "agent.yaml"))
     assert (config.broker, config.workers, config.budget) == ("mqtts://10.0.0.1:9999", 2, 256 << 20)
 

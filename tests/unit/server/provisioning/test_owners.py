@@ -54,7 +54,7 @@ def test_other_certificates_have_no_inventory(
 
 def test_the_documented_inventory_is_read() -> None:
     assert read_assignments(ROOT / "ansible" / "inventory.example.yml") == Assignments(
-        {0: "kitchen", 1: "desk"}, frozenset({"cellar"}), relays={}
+        {0: "kitchen", 1: "desk"}, frozenset({"cellar"}), relays={"hall-relay": "hall"}
     )
 
 

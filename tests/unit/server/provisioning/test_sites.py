@@ -40,7 +40,11 @@ def test_the_command_writes_a_broker_with_a_bridge_and_the_boards_connect_to_it(
     assert cli.run(["federation", "broker", *site, *folder]) == 0
     assert "mqtts://hall.example:8884" in capsys.readouterr().out
     assert cli.run(["provision", "pi", "--kind", "pi4", "--site", "hall", *folder]) == 0
-    assert "The broker of the site hall needs new files" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "The broker of the site hall needs new files. Run in the folder ansible\n" in said
+    playbook = f"  ansible-playbook site.yml --inventory {made.folder / 'inventory.yml'} --limit"
+    assert f"{playbook} site-hall\n" in said
+    assert "fedquilt-relay" not in said
     files = made.site_folder("hall")
     assert all(path.exists() for path in required_files(files))
     assert {"bridge_cafile", "bridge_certfile"} <= set((files / "mosquitto.conf").read_text().split())
@@ -83,8 +87,8 @@ def test_a_relay_comes_and_goes_with_its_certificate_and_its_topics(
     assert "fedquilt relay --config relay.yaml" in " ".join(capsys.readouterr().out.split())
     folder = made.site_folder("hall") / "relay"
     config = RelayConfig.model_validate(read_agent_config(folder / "relay.yaml"))
-    assert (config.broker, config.name, config.owners) == (
-        "mqtts://hall.example:8883", "hall-relay", dict.fromkeys(range(4), "pi"),
+    assert (config.broker, config.central, config.name, config.owners) == (
+        "mqtts://hall.example:8883", "mqtts://10.0.0.1:8883", "hall-relay", dict.fromkeys(range(4), "pi"),
     )  # fmt: skip
     assert all(Path(path).is_file() for path in (config.ca, config.cert, config.key))
     replies = [line for line in topics_of(made, "hall") if "replies" in line]
@@ -99,6 +103,36 @@ def test_a_relay_comes_and_goes_with_its_certificate_and_its_topics(
     assert not folder.exists()
     assert "topic fedquilt/v1/lab/agents/pi/replies/# out 1" in topics_of(made, "hall")
     assert [entry.board for entry in made.record.withdrawn].count("hall-relay") == 2
+
+
+def test_the_command_that_adds_a_board_says_what_the_relay_needs(
+    made: Federation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The relay takes replies only of the clients in its file, so a new board needs a new file and a restart."""
+    made.add_site("hall", ["hall.example"], relay=True)
+    command = ["provision", "pi", "--kind", "pi4", "--clients", "5", "--site", "hall"]
+    assert cli.run([*command, "--folder", str(made.folder)]) == 0
+    config = made.site_folder("hall") / "relay" / "relay.yaml"
+    assert RelayConfig.model_validate(read_agent_config(config)).owners == {5: "pi"}
+    said = capsys.readouterr().out
+    assert "The broker of the site hall and its relay need new files. Run in the folder ansible\n" in said
+    assert f"--inventory {made.folder / 'inventory.yml'} --limit site-hall,hall-relay\n" in said
+    assert said.endswith(f"Then copy {config} to the relay, and run there\n  sudo systemctl restart fedquilt-relay\n")
+
+
+def test_both_sites_of_a_board_that_moves_are_named(made: Federation, capsys: pytest.CaptureFixture[str]) -> None:
+    made.add_site("hall", ["hall.example"])
+    made.add_site("roof", ["roof.example"])
+    made.provision("pi", "pi4", site="hall")
+    assert cli.run(["provision", "pi", "--renew", "--site", "roof", "--folder", str(made.folder)]) == 0
+    said = capsys.readouterr().out
+    assert [line.split("--limit ")[1] for line in said.splitlines() if "--limit" in line] == ["site-hall", "site-roof"]
+
+
+def test_a_central_broker_with_another_address_is_in_the_relays_file(made: Federation) -> None:
+    made.add_site("hall", ["hall.example"], relay=True)
+    made.renew(["new.example"])
+    assert "central: mqtts://new.example:8883" in (made.site_folder("hall") / "relay" / "relay.yaml").read_text()
 
 
 def test_the_relay_of_a_site_and_a_board_cannot_have_the_same_name(made: Federation) -> None:
