@@ -4,7 +4,7 @@
     python benchmarks/tree.py --quick              a few small cases (under a minute), printed only
     python benchmarks/tree.py --dry-run            the full grid, printed only
     python benchmarks/tree.py --tables             print the tables of docs/scale.md from the results, measure nothing
-    python benchmarks/tree.py --tables --write     write them into docs/scale.md
+    python benchmarks/tree.py --tables --write     write them into docs/scale.md, and draw its picture
 
 Each case is a simulation as in ``fedquilt bench round`` that is stopped after some rounds. The processor time of each
 process is sampled when a round has ended, so neither the start nor the first round counts. Memory is the highest
@@ -188,16 +188,18 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="measure a few small cases, and only print them")
     parser.add_argument("--dry-run", action="store_true", help="do not append to the history")
     parser.add_argument("--tables", action="store_true", help="print the tables of the page, measure nothing")
-    parser.add_argument("--write", action="store_true", help="with --tables: write them into the page")
+    parser.add_argument("--write", action="store_true", help="with --tables: write them into the page, and draw")
     options = parser.parse_args()
     end_on_signals()
     if options.tables:
-        from tree_tables import PAGE, latest, make_tables, write_tables
+        from tree_chart import draw
+        from tree_tables import PAGE, latest, make_tables, predicted_costs, write_tables
 
         tables = make_tables(*latest())
         print("\n\n".join(f"{name}\n\n{text}" for name, text in tables.items()))
         if options.write:
             write_tables(PAGE, tables)
+            draw(predicted_costs(*latest()))
         return
     cases, name = (QUICK, "quick") if options.quick else (GRID, "full")
     version = commit()

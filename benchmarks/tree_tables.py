@@ -43,7 +43,7 @@ def make_tables(measured: Line, sites: Line, population: Line, connections: Line
     """
     cases: Sequence[Line] = measured["cases"]
     fits, memory = fit_all(cases, sites["cases"]), fit_memory(cases)
-    costs = costs_of_trained(fits, measured["sums"])
+    costs = predicted_costs(measured, sites)
     return {
         "origin": origin(
             {"tree": measured, "site_relays": sites, "population": population, "connections": connections}
@@ -62,6 +62,11 @@ def make_tables(measured: Line, sites: Line, population: Line, connections: Line
         "boards": boards_table(connections["rows"]),
         "limits": limits_table(),
     }
+
+
+def predicted_costs(measured: Line, sites: Line, *_: Line) -> dict[str, Cost]:
+    """Return the costs of the predictions; takes what ``latest`` returns."""
+    return costs_of_trained(fit_all(measured["cases"], sites["cases"]), measured["sums"])
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

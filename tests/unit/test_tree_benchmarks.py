@@ -18,6 +18,7 @@ import population
 import site_relays
 import sum_costs
 import tree
+import tree_chart
 import tree_tables
 from mqtt_boards import PUBACK, PUBLISH, packet, packets, publish
 from tree_model import PARTS, SITE_RELAY, Cost, Fit, Load, fit_all, fit_memory, load_of
@@ -209,6 +210,14 @@ def test_the_tables_replace_those_of_the_page(tmp_path: Path) -> None:
     assert page.read_text() == f"a\n{one}\nb\n{two}\n"
     with pytest.raises(ValueError, match="0 places"):
         tree_tables.write_tables(page, {"three": ""})
+
+
+def test_the_picture_shows_the_rounds_of_the_tables(tmp_path: Path) -> None:
+    curves = tree_chart.curves_of(1.0, COSTS)
+    assert curves["fan-out 100"][-1] == predict(Federation(1_000_000, 1.0, 100), COSTS).seconds
+    assert curves["all boards at one broker"][-1] > curves["fan-out 100"][-1] > curves["all steps"][-1]
+    tree_chart.draw(COSTS, tmp_path / "tree.svg")
+    assert "seconds of a round" in (tmp_path / "tree.svg").read_text(encoding="utf-8")
 
 
 def test_the_page_has_the_numbers_of_the_results() -> None:
