@@ -36,7 +36,7 @@ class Visit:
         self.errors: list[str] = []
         self.requests: list[str] = []
         self.page = browser.new_page(**{"viewport": {"width": 1440, "height": 900}, **context})
-        self.page.set_default_timeout(10_000)
+        self.page.set_default_timeout(30_000)  # a loaded machine takes its time to draw the page
         self.page.on("console", lambda message: self.errors.append(message.text))
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("dialog", lambda dialog: self.errors.append(f"dialog {dialog.message}"))
