@@ -288,7 +288,7 @@ def masked(state: dict[str, NDArray[Any]], part: Slice) -> dict[str, NDArray[Any
 
 
 @pytest.mark.parametrize("name", MASKED)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_a_cut_model_computes_what_the_masked_whole_one_does(name: str, data: st.DataObject) -> None:
     build, shape = ALL[name]
@@ -303,7 +303,7 @@ def test_a_cut_model_computes_what_the_masked_whole_one_does(name: str, data: st
 
 
 @pytest.mark.parametrize("name", ALL)
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(data=st.data())
 def test_a_cut_model_has_the_slices_shapes_and_can_be_trained(name: str, data: st.DataObject) -> None:
     build, shape = ALL[name]
