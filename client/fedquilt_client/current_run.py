@@ -119,8 +119,8 @@ def _joint_reply(run: str, finished: JobFinished) -> JointReply:
         job.reply.name,
         finished.digest,
         finished.size,
-        clients=tuple(one.client for one in members),
-        tasks=tuple(one.fingerprint for one in members),
+        clients=tuple(client for client, _ in members),
+        tasks=tuple(fingerprint for _, fingerprint in members),
     )
 
 

@@ -26,7 +26,6 @@ from fedquilt_client.tasks import (
     open_tasks,
     read_experiment,
     task_id,
-    task_ids,
 )
 from fedquilt_client.worker_pool import (
     JobEvent,
@@ -170,8 +169,8 @@ class Jobs:
         self.plan()
 
     def _open_exchange(self, run: CurrentRun, tasks: list[OpenTask], wanted: set[TaskId]) -> None:
-        self._pool.cancel(lambda job: not task_ids(job) <= wanted)
-        clients = [one.client for job in self._pool.jobs for one in job.tasks]
+        self._pool.cancel(lambda job: not wanted.issuperset(job.task_ids))
+        clients = [client for job in self._pool.jobs for client, _ in job.task_ids]
         self.progress = {client: self.progress.get(client, 0.0) for client in clients}
         run.store.keep_joint({task.id for task in tasks if task.message.id == run.exchange})
         run.apart &= wanted
@@ -217,7 +216,7 @@ class Jobs:
             return
         log.info("clients %s stop: %s", sorted(clients), stop.reason)
         run.given_up |= {task.id: "" for task in self._open_tasks(message.alone()) if task.client in clients}
-        self._pool.cancel(lambda job: not task_ids(job).isdisjoint(run.given_up))
+        self._pool.cancel(lambda job: not run.given_up.keys().isdisjoint(job.task_ids))
         self.progress = {client: value for client, value in self.progress.items() if client not in clients}
         self._post(self.plan)  # a joint job also had other clients
 
@@ -252,7 +251,7 @@ class Jobs:
         run = self._run
         if run is None or run.round is None:
             return
-        closed = set(run.given_up).union(*(task_ids(job) for job in self._pool.jobs))
+        closed = set(run.given_up).union(*(job.task_ids for job in self._pool.jobs))
         ready = []
         for task in self._open_tasks(run.round):
             if task.id not in closed:
@@ -286,11 +285,11 @@ class Jobs:
         run, job = self._run, event.job
         if run is None:
             return
-        if job.members and isinstance(event, JobFailed | JobOutOfMemory | JobInputDamaged):
-            run.apart |= task_ids(job)  # by itself, each of them fails with a reason of its own
-            self.plan()
-            return
         match event:
+            case JobFailed() | JobOutOfMemory() | JobInputDamaged() if job.members:
+                log.info("clients %s: their joint job failed; each task is done by itself", [c for c, _ in job.members])
+                run.apart.update(job.members)  # by itself, each of them fails with a reason of its own
+                self.plan()
             case JobProgress(_, value):
                 self.progress[job.client] = value
             case JobFinished():
@@ -313,8 +312,8 @@ class Jobs:
         self._report_notice(kind, text, job, run.id)
 
     def _finish(self, run: CurrentRun, event: JobFinished) -> None:
-        for one in event.job.tasks:
-            self.progress.pop(one.client, None)
+        for client, _ in event.job.task_ids:
+            self.progress.pop(client, None)
         run.store.note_memory(kept=not event.memoryless)
         others_wait = self._joint.awaits_first(event.job.kind) or event.done < len(event.job.members)
         self._joint.note(event)

@@ -196,7 +196,7 @@ class RunStore:
 
     def keep_joint(self, asked: Container[tuple[int, str]]) -> None:
         """Forget the joint replies to tasks that are not asked, by client and fingerprint."""
-        for reply in set(self._joint.values()):
+        for reply in {reply.file: reply for reply in self._joint.values()}.values():
             if not all(task in asked for task in reply.task_ids):
                 self.forget(reply)
 
@@ -244,7 +244,8 @@ class RunStore:
             RunFolderError: the client's record is damaged.
         """
         if isinstance(reply, JointReply):
-            self._joint = {task: other for task, other in self._joint.items() if other != reply}
+            for task in reply.task_ids:
+                self._joint.pop(task, None)
             self.blob(reply).path.unlink(missing_ok=True)
             return
         before = self._read(reply.client)

@@ -13,7 +13,7 @@ from fedquilt_client.settings import AgentSettings
 from fedquilt_client.store import RunStore
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.training_jobs import CheckedFile, Job, JobData, JobMember
+from fedquilt_common.training_jobs import CheckedFile, Job, JobData
 from fedquilt_common.wire.messages import RunMessage
 from fedquilt_common.wire.round_messages import PatchMessage, RoundMessage, TaskMessage
 
@@ -120,18 +120,13 @@ def make_job(
         data=data,
         ledgers=store.ledgers,
         max_epsilon=settings.max_epsilon,
-        members=[JobMember(*one.id) for one in tasks] if len(tasks) > 1 else [],
+        members=[one.id for one in tasks] if len(tasks) > 1 else [],
     )
 
 
 def task_id(job: Job) -> TaskId:
     """Return the task that a job is for, or the first one of a joint job."""
     return job.client, job.fingerprint
-
-
-def task_ids(job: Job) -> set[TaskId]:
-    """Return the tasks that a job does."""
-    return {(one.client, one.fingerprint) for one in job.tasks}
 
 
 def is_patch_damaged(job: Job, path: Path) -> bool:

@@ -154,18 +154,18 @@ class Worker:
 
         until = time.monotonic() + JOINT_SECONDS
         members, replies = list[SumMember](), list[PackedArrays]()
-        for one in job.members:
+        for client, fingerprint in job.members:
             if job.number in self.cancelled:
                 raise _CancelledError
             if len(members) > 1 and time.monotonic() >= until:  # a sum has two members at least
                 break
             self._began = time.monotonic()
-            done = self._do_task(job.model_copy(update={"client": one.client, "fingerprint": one.fingerprint}), board)
+            done = self._do_task(job.model_copy(update={"client": client, "fingerprint": fingerprint}), board)
             if done.ctx.memory_changed:
                 raise ExperimentError(
                     "the algorithm declares private_memory=False, but a client has changed its memory"
                 )
-            members.append(SumMember(one.client, one.fingerprint, done.header.weight, done.header.metrics))
+            members.append(SumMember(client, fingerprint, done.header.weight, done.header.metrics))
             replies.append(pack_arrays(done.reply.arrays, board.experiment.wire.up))
         blob = write_joint_reply(job, board.run.run, members, replies, self._open(job.patches[0].path))
         return {"digest": blob.digest, "size": blob.size, "memoryless": True, "done": len(members)}

@@ -98,14 +98,6 @@ class Spending(BaseModel):
     stale: bool
 
 
-@dataclass(frozen=True)
-class JobMember:
-    """A client, and the fingerprint of its task."""
-
-    client: int
-    fingerprint: str
-
-
 class Job(BaseModel):
     """One task of one client, with the paths of its inputs and outputs; or the same task of several clients.
 
@@ -129,8 +121,8 @@ class Job(BaseModel):
         data: the client's samples; None: the board has the data set.
         ledgers: folder of the board's privacy ledgers; None in a replay.
         max_epsilon: the most that the board's owner allows for any samples; None: no limit.
-        members: those of a joint job, whose ``client`` is the first of them: it writes the sum of their replies. Empty:
-            the job is for one client.
+        members: client and fingerprint of each task of a joint job, whose ``client`` is the first of them: it writes
+            the sum of their replies. Empty: the job is for one client.
         measured: whether the reply carries what the training took.
         metered: whether its energy may be known. The process asks for that of a long job with the event ``trained``,
             and waits for ``{"energy": number, "joules": ...}``.
@@ -168,12 +160,12 @@ class Job(BaseModel):
     data: JobData | None = None
     ledgers: KnownPath | None = None
     max_epsilon: float | None = None
-    members: list[JobMember] = Field(default_factory=list)
+    members: list[tuple[int, str]] = Field(default_factory=list)
 
     @property
-    def tasks(self) -> list[JobMember]:
+    def task_ids(self) -> list[tuple[int, str]]:
         """The client and the fingerprint of each task."""
-        return self.members or [JobMember(self.client, self.fingerprint)]
+        return self.members or [(self.client, self.fingerprint)]
 
 
 def worker_command(threads: int) -> list[str]:

@@ -16,6 +16,7 @@ from tests.unit.client.conftest import Host, Kit, Peer
 from fedquilt_client import joint_jobs, worker
 from fedquilt_client.current_run import CurrentRun
 from fedquilt_client.joint_jobs import JointJobs
+from fedquilt_client.records import JointReply
 from fedquilt_client.settings import AgentSettings
 from fedquilt_client.store import RunStore
 from fedquilt_client.tasks import OpenTask, make_job, open_tasks
@@ -23,12 +24,12 @@ from fedquilt_client.worker import Worker
 from fedquilt_client.worker_pool import JobFinished
 from fedquilt_common.partial_sums.members import SumMember
 from fedquilt_common.partial_sums.partial_sum import PartialSum, write_partial_sum
-from fedquilt_common.training_jobs import Job, JobMember
+from fedquilt_common.training_jobs import Job
 from fedquilt_common.wire.codec import open_arrays
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, SumHeader
 from fedquilt_common.wire.round_messages import PatchMessage, RoundMessage, TaskMessage
 
-MEMBERS = [JobMember(client, f"{client}" * 16) for client in (0, 2, 3)]
+MEMBERS = [(client, f"{client}" * 16) for client in (0, 2, 3)]
 
 
 def do(job: Job, *cancelled: int) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def do(job: Job, *cancelled: int) -> dict[str, Any]:
 def test_a_joint_job_writes_the_sum_of_the_replies_of_single_ones(kit: Kit, up: str) -> None:
     run = kit.run(wire={"up": up, "down": "fp32"}, exact_sums=True)
     patch = kit.blob()
-    singles = [kit.job(run, one.client, [patch.path], fingerprint=one.fingerprint) for one in MEMBERS]
+    singles = [kit.job(run, client, [patch.path], fingerprint=fingerprint) for client, fingerprint in MEMBERS]
     for job in singles:
         assert do(job)["event"] == "done"
     joint = kit.job(run, 0, [patch.path], members=MEMBERS)
@@ -89,6 +90,19 @@ def test_a_joint_job_whose_clients_keep_memory_against_their_word_fails(kit: Kit
     event = do(job)
     assert event["event"] == "failed"
     assert "declares private_memory=False" in event["reason"]
+
+
+def test_each_member_has_the_energy_of_its_own_task(kit: Kit) -> None:
+    """The agent knows that of the job up to now."""
+    job = kit.job(kit.run(exact_sums=True), 0, members=MEMBERS, measured=True, metered=True)
+    out = io.StringIO()
+    process = Worker(out)
+    for total in (2.0, 5.0, 5.5):
+        process.energies.put((job.number, total))
+    process.do(job)
+    asked = [line for line in map(json.loads, out.getvalue().splitlines()) if line["event"] == "trained"]
+    assert len(asked) == 3
+    assert [one.metrics["joules"] for one in PartialSum(open_arrays(job.reply)).members] == [2.0, 3.0, 0.5]
 
 
 # -- which tasks are done together ----------------------------------------------------------------
@@ -159,6 +173,13 @@ def test_tasks_that_must_stay_apart_have_jobs_of_their_own(kit: Kit, tmp_path: P
     assert desk.divide(tasks) == [1, 1, 1]
 
 
+def test_a_joint_job_has_its_tasks_in_client_order(kit: Kit, tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.note(1e-9, kit)
+    (job,) = desk.joint.divide(desk.run, desk.tasks(5)[::-1], [])
+    assert [task.client for task in job] == [0, 1, 2, 3, 4]
+
+
 def test_an_agent_that_adds_nothing_up_has_no_joint_jobs(kit: Kit, tmp_path: Path) -> None:
     desk = Desk(tmp_path, relay=False)
     assert desk.divide(desk.tasks(3)) == [1, 1, 1]
@@ -178,9 +199,41 @@ def test_whether_clients_keep_memory_is_known_after_a_restart(kit: Kit, tmp_path
     assert not start().is_memoryless
 
 
+def test_joint_replies_to_tasks_that_are_over_are_deleted(kit: Kit, tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "runs" / "run-1", kit.run())
+    held = []
+    for number, (clients, task) in enumerate([((0, 1), "a"), ((2, 3), "b")]):
+        path, ids = store.joint_draft(number), ("run-1", clients[0], 1, 0, task)
+        path.write_bytes(b"sum")
+        held.append(store.hold(JointReply(*ids, path.name, "d" * 64, 3, clients=clients, tasks=(task, task))))
+    assert store.reply(1, 1, 0, "a") == held[0]
+    assert store.reply(1, 2, 0, "a") is None
+    store.keep_joint({(1, "a"), (2, "b"), (3, "b")})
+    assert store.reply(1, 1, 0, "a") is None
+    assert store.reply(3, 1, 0, "b") == held[1]
+    assert not store.joint_draft(0).exists()
+    assert store.blob(held[1]).path.exists()
+
+
 # -- the agent ------------------------------------------------------------------------------------
 
 CLIENTS = tuple(range(8))
+DATA = {"set": "digits", "clients": 8}
+
+
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of tasks of each job, on a board that is quick enough for joint jobs of all."""
+    made = list[int]()
+
+    def counted(number: int, tasks: Sequence[OpenTask], *rest: Any) -> Job:
+        made.append(len(tasks))
+        return make_job(number, tasks, *rest)
+
+    monkeypatch.setattr("fedquilt_client.jobs.make_job", counted)
+    monkeypatch.setattr(joint_jobs, "LONGEST_SECONDS", 1e3)
+    monkeypatch.setattr(worker, "JOINT_SECONDS", 1e3)
+    return made
 
 
 def open_summed(peer: Peer, kit: Kit, number: int) -> None:
@@ -197,33 +250,23 @@ def take_sum(peer: Peer, number: int) -> PartialSum:
 
 
 def test_an_agent_does_short_tasks_together_from_the_second_on(
-    peer: Peer, kit: Kit, host: Host, monkeypatch: pytest.MonkeyPatch
+    peer: Peer, kit: Kit, host: Host, sizes: list[int]
 ) -> None:
-    sizes = list[int]()
-
-    def counted(number: int, tasks: Sequence[OpenTask], *rest: Any) -> Job:
-        sizes.append(len(tasks))
-        return make_job(number, tasks, *rest)
-
-    monkeypatch.setattr("fedquilt_client.jobs.make_job", counted)
-    peer.publish(peer.topics.run, kit.run(exact_sums=True, data={"set": "digits", "clients": 8}))
+    peer.publish(peer.topics.run, kit.run(exact_sums=True, data=DATA))
     with host(clients=CLIENTS, relay=True):
         for number in (1, 2):
             open_summed(peer, kit, number)
             found = take_sum(peer, number)
             assert [one.client for one in found.members] == list(CLIENTS)
             found.check_members()
-    assert sizes[0] == 1
-    assert max(sizes) > 1
-    assert sum(sizes) == 2 * len(CLIENTS)
+    assert sizes == [1, 1, 6, 8]
 
 
 def test_a_task_that_fails_in_a_joint_job_fails_alone(
-    peer: Peer, kit: Kit, host: Host, wait_for: Callable[..., Any]
+    peer: Peer, kit: Kit, host: Host, wait_for: Callable[..., Any], sizes: list[int]
 ) -> None:
     name = kit.package("failing", "if ctx.client == 5:\n    raise ValueError('client 5 is broken')")
-    data = {"set": "digits", "clients": 8}
-    peer.publish(peer.topics.run, kit.run(exact_sums=True, data=data, algorithm={"name": name}))
+    peer.publish(peer.topics.run, kit.run(exact_sums=True, data=DATA, algorithm={"name": name}))
     with host(clients=CLIENTS, relay=True, allow_import=("failing",)):
         open_summed(peer, kit, 1)
         found = take_sum(peer, 1)
@@ -231,10 +274,13 @@ def test_a_task_that_fails_in_a_joint_job_fails_alone(
 
         assert "client 5 is broken" in wait_for(lambda: failures(peer), "the failure")[0].reason
         assert {one.client for one in failures(peer)} == {5}
+    assert sizes == [1, 1, 6, *[1] * 6]
 
 
-def test_a_restarted_agent_does_the_tasks_of_joint_jobs_again(peer: Peer, kit: Kit, host: Host) -> None:
-    peer.publish(peer.topics.run, kit.run(exact_sums=True, data={"set": "digits", "clients": 8}))
+def test_a_restarted_agent_does_the_tasks_of_joint_jobs_again(
+    peer: Peer, kit: Kit, host: Host, sizes: list[int]
+) -> None:
+    peer.publish(peer.topics.run, kit.run(exact_sums=True, data=DATA))
     with host(clients=CLIENTS, relay=True):
         open_summed(peer, kit, 1)
         take_sum(peer, 1)
@@ -250,23 +296,14 @@ def test_a_restarted_agent_does_the_tasks_of_joint_jobs_again(peer: Peer, kit: K
 
 
 def test_a_later_run_of_an_agent_also_begins_with_single_jobs(
-    peer: Peer, kit: Kit, host: Host, monkeypatch: pytest.MonkeyPatch
+    peer: Peer, kit: Kit, host: Host, sizes: list[int]
 ) -> None:
     """Its tasks may take longer, and the training process loads its data first."""
-    sizes = list[int]()
-
-    def counted(number: int, tasks: Sequence[OpenTask], *rest: Any) -> Job:
-        sizes.append(len(tasks))
-        return make_job(number, tasks, *rest)
-
-    monkeypatch.setattr("fedquilt_client.jobs.make_job", counted)
-    monkeypatch.setattr(joint_jobs, "LONGEST_SECONDS", 1e3)
-    monkeypatch.setattr(worker, "JOINT_SECONDS", 1e3)
     task = TaskMessage(clients=list(CLIENTS), kind="train", patches=[0], summed=True)
     with host(clients=CLIENTS, relay=True):
         for run in ("run-1", "run-2"):
             sizes.clear()
-            peer.publish(peer.topics.run, kit.run(run, exact_sums=True, data={"set": "digits", "clients": 8}))
+            peer.publish(peer.topics.run, kit.run(run, exact_sums=True, data=DATA))
             peer.received.clear()
             peer.open(run, 1, kit.blob(), [], tasks=[task])
             peer.reply(0, 1, accept=False)
@@ -274,17 +311,15 @@ def test_a_later_run_of_an_agent_also_begins_with_single_jobs(
             assert sizes == [1, 1, 6]
 
 
-def test_clients_that_kill_the_training_process_fail_alone(
-    peer: Peer, kit: Kit, host: Host, wait_for: Callable[..., Any]
-) -> None:
+def test_clients_that_kill_the_training_process_fail_alone(peer: Peer, kit: Kit, host: Host, sizes: list[int]) -> None:
     name = kit.package("deadly", "if ctx.client in (0, 5):\n    os.kill(os.getpid(), signal.SIGKILL)")
-    data = {"set": "digits", "clients": 8}
-    peer.publish(peer.topics.run, kit.run(exact_sums=True, data=data, algorithm={"name": name}))
+    peer.publish(peer.topics.run, kit.run(exact_sums=True, data=DATA, algorithm={"name": name}))
     with host(clients=CLIENTS, relay=True, allow_import=("deadly",)):
         open_summed(peer, kit, 1)
         found = PartialSum(peer.reply(1, 1, accept=False))
         assert [one.client for one in found.members] == [1, 2, 3, 4, 6, 7]
         assert {one.client for one in failures(peer)} == {0, 5}
+    assert max(sizes) > 1
 
 
 def test_a_first_task_that_cannot_start_does_not_hold_the_others_back(
