@@ -150,7 +150,8 @@ COMMON = {
         "aggregation catalogue cli datasets downloads errors experiment_file experiment_tools files learning_tasks "
         "types user_imports wire"
     ),
-    "doctor": "errors experiment learning_tasks training types wire",
+    "broker_options": "",
+    "doctor": "broker_options errors experiment learning_tasks training types wire",
     "private_memory": "types",
     "training_jobs": "types wire",
     "completion": "",

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import typer
 
+from fedquilt_common.broker_options import BrokerCaOption, BrokerCertOption, BrokerKeyOption, ServedFederationOption
 from fedquilt_common.errors import FedquiltError, RunFailedError, RunFolderError
+from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment_file import load_experiment
 from fedquilt_common.process.file_limit import raise_file_limit
 from fedquilt_common.process.malloc import return_freed_memory
@@ -28,12 +30,8 @@ from fedquilt_server.coordinator.display import show_finished
 from fedquilt_server.provisioning.owners import InventoryFile, check_federation, find_inventory
 from fedquilt_server.run_options import (
     CoordinatorBrokerOption,
-    CoordinatorCaOption,
-    CoordinatorCertOption,
-    CoordinatorFederationOption,
     CoordinatorHostOption,
     CoordinatorInventoryOption,
-    CoordinatorKeyOption,
     CoordinatorLingerOption,
     CoordinatorPageOption,
     CoordinatorPatienceOption,
@@ -77,7 +75,7 @@ def coordinator(
     out: Out = None,
     set_: Set = None,
     resume: CoordinatorResumeOption = False,
-    federation: CoordinatorFederationOption = "default",
+    federation: ServedFederationOption = "default",
     host: CoordinatorHostOption = "127.0.0.1",
     port: CoordinatorPortOption = 8080,
     allow_host: AllowHost = None,
@@ -88,9 +86,9 @@ def coordinator(
     keep_replies: KeepReplies = False,
     tensorboard: TensorBoard = None,
     mlflow: Mlflow = None,
-    ca: CoordinatorCaOption = "",
-    cert: CoordinatorCertOption = "",
-    key: CoordinatorKeyOption = "",
+    ca: BrokerCaOption = "",
+    cert: BrokerCertOption = "",
+    key: BrokerKeyOption = "",
     inventory: CoordinatorInventoryOption = None,
     json_: JsonResult = False,
 ) -> None:
@@ -99,40 +97,42 @@ def coordinator(
     The broker's password may be given in FEDQUILT_BROKER_PASSWORD instead of the URL. FEDQUILT_PAGE_TOKEN is the token
     with which people control the run on the page; other machines need it to read the page, too.
     """
-    address = parse_broker_url(broker).with_files(ca, cert, key)
-    address = address.with_password(os.environ.get(BROKER_PASSWORD, ""))
+    address = parse_broker_url(broker).with_files(ca, cert, key).with_password(os.environ.get(BROKER_PASSWORD, ""))
     loaded = load_experiment(experiment, set_ or ())
     read_assignments = _assignments_of(inventory or find_inventory(cert), federation)
-    return_freed_memory()
     folder = out or Path("runs") / loaded.name
-    board = StatusStore(Snapshot(connect=_agent_options(address, federation)))
-    stop = StopSignal()
+    board, stop = StatusStore(Snapshot(connect=_agent_options(address, federation))), StopSignal()
     requests: queue.SimpleQueue[ControlRequest] = queue.SimpleQueue()
     access = choose_access(host, folder, public=public_page) if page else None
-    with (
-        open_sinks(tensorboard, mlflow, loaded) as sinks,
-        _serve_page(board, host, port, allow_host or (), access, requests, folder) as url,
-    ):
-        print_control(url, access)
-        shown_for = linger if url else 0.0
+    shown_for = linger if page else 0.0
+    pages = _serve_page(board, host, port, allow_host or (), access, requests, folder)
+    with open_sinks(tensorboard, mlflow, loaded) as sinks, pages as url:
         progress = ProgressDisplay(url, loaded.rounds, shown_for, stop)
         with progress, progress.follow(sinks.pass_on(lambda: board.current)):
-            progress.stage(f"Loading {loaded.data.set} and the model")
-            run = ActiveRun(loaded, folder, resume=resume, keep_replies=keep_replies)
-            note_page(run.folder.path, PageAddress(url=url, run=run.folder.run))
-            if run.model_cut is not None:
-                progress.stage(run.model_cut.summary)
-            progress.skip_rounds(run.machine.done)
+            run = _load(loaded, folder, progress, url, resume=resume, keep_replies=keep_replies)
             if run.folder.closed:
                 show_finished(run, board)
             else:
-                make_transport = _transport_maker(address, federation, run.folder.path)
-                work = Coordinator(run, federation, make_transport, board, read_assignments, patience, requests)
+                transports = _transport_maker(address, federation, run.folder.path)
+                work = Coordinator(run, federation, transports, board, read_assignments, patience, requests)
                 _work(work, board, stop, shown_for)
         if run.folder.finished:
-            _print_finished(run, json_)
-            _linger(shown_for, stop)
+            _show_result(run, json_, shown_for, stop)
     raise typer.Exit(run.ending.exit_code or 0)
+
+
+def _load(
+    experiment: Experiment, folder: Path, progress: ProgressDisplay, url: str, *, resume: bool, keep_replies: bool
+) -> ActiveRun:
+    """Load a run, show what of its model can be cut and which rounds are finished, and note where its page is."""
+    progress.stage(f"Loading {experiment.data.set} and the model")
+    return_freed_memory()
+    run = ActiveRun(experiment, folder, resume=resume, keep_replies=keep_replies)
+    note_page(run.folder.path, PageAddress(url=url, run=run.folder.run))
+    if run.model_cut is not None:
+        progress.stage(run.model_cut.summary)
+    progress.skip_rounds(run.machine.done)
+    return run
 
 
 def _work(work: Coordinator, board: StatusStore, stop: StopSignal, linger: float) -> None:
@@ -189,6 +189,7 @@ def _serve_page(
         return
     server = PageServer(board, host, port, names, connections, access, requests.put, folder)
     server.start()
+    print_control(server.url, access)
     try:
         yield server.url
     finally:
@@ -216,13 +217,15 @@ def _transport_maker(address: BrokerAddress, federation: str, folder: Path) -> M
     return lambda deliver, will: MqttTransport(address, client_id, deliver, will=will)
 
 
-def _print_finished(run: ActiveRun, as_json: bool) -> None:
+def _show_result(run: ActiveRun, as_json: bool, linger: float, stop: StopSignal) -> None:
+    """Print the result of a finished run; its page stays for ``linger`` seconds."""
     if as_json:
         typer.echo(run.result().model_dump_json(indent=2))
         print_message(f"The run folder is {run.folder.path}")
         print_remarks(run.result())
     else:
         print_summary(run.result(), run.folder.path, {})
+    _linger(linger, stop)
 
 
 def _linger(seconds: float, stop: Callable[[], bool]) -> None:

@@ -23,7 +23,6 @@ CoordinatorBrokerOption = Annotated[str, typer.Option(help="mqtt://host[:port] o
 CoordinatorResumeOption = Annotated[
     bool, typer.Option("--resume", help="Resume the run in the folder, if there is one.")
 ]
-CoordinatorFederationOption = Annotated[str, typer.Option(help="Name space at the broker.")]
 CoordinatorHostOption = Annotated[str, typer.Option(help="Address of the status page.")]
 CoordinatorPortOption = Annotated[
     int, typer.Option(min=0, max=65535, help="Port of the status page; 0 chooses a free one.")
@@ -40,9 +39,6 @@ CoordinatorLingerOption = Annotated[float, typer.Option(help="Seconds to keep th
 CoordinatorPatienceOption = Annotated[
     float, typer.Option(min=1.0, help="Seconds without progress after which failing clients end the run.")
 ]
-CoordinatorCaOption = Annotated[str, typer.Option(help="CA certificates (PEM) to verify the broker with.")]
-CoordinatorCertOption = Annotated[str, typer.Option(help="Client certificate (PEM).")]
-CoordinatorKeyOption = Annotated[str, typer.Option(help="Key of the client certificate (PEM).")]
 CoordinatorInventoryOption = Annotated[
     Path | None,
     typer.Option(

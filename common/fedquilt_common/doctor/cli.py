@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from fedquilt_common.broker_options import BrokerCaOption, BrokerCertOption, BrokerKeyOption
 from fedquilt_common.doctor.broker import check_broker
 from fedquilt_common.doctor.check import Check
 from fedquilt_common.doctor.machine import check_machine
@@ -42,9 +43,9 @@ def doctor(
         str | None, typer.Option(help="mqtt://host[:port] or mqtts://host[:port]. Default: that of --config.")
     ] = None,
     federation: Annotated[str | None, typer.Option(help="Name space at the broker. Default: that of --config.")] = None,
-    ca: Annotated[str, typer.Option(help="CA certificates (PEM) to verify the broker with.")] = "",
-    cert: Annotated[str, typer.Option(help="Client certificate (PEM).")] = "",
-    key: Annotated[str, typer.Option(help="Key of the client certificate (PEM).")] = "",
+    ca: BrokerCaOption = "",
+    cert: BrokerCertOption = "",
+    key: BrokerKeyOption = "",
     config: Annotated[
         Path | None,
         typer.Option(help="Configuration of an agent or of a site's relay. Default: that of this machine's service."),

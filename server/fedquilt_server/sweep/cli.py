@@ -5,16 +5,27 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
+from fedquilt_common.broker_options import BrokerCaOption, BrokerCertOption, BrokerKeyOption, ServedFederationOption
 from fedquilt_common.errors import ExperimentError, RunFailedError
 from fedquilt_common.experiment_file import parse_override
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, parse_broker_url
 from fedquilt_server.status.console import print_message, print_whole
 from fedquilt_server.sweep.manifest import SweepManifest
+from fedquilt_server.sweep.options import (
+    SweepBrokerOption,
+    SweepFileArgument,
+    SweepInventoryOption,
+    SweepJobsOption,
+    SweepJsonOption,
+    SweepOutOption,
+    SweepPortOption,
+    SweepSetOption,
+    SweepVaryOption,
+)
 from fedquilt_server.sweep.plan import SweepPlan, plan_sweep
 from fedquilt_server.sweep.progress import SweepProgress, shorten
 from fedquilt_server.sweep.run_process import BoardsBroker, RunHost
@@ -32,54 +43,19 @@ def group() -> None:
 
 @app.command()
 def sweep(
-    file: Annotated[Path, typer.Argument(help="Sweep file or experiment file (YAML).")],
-    vary_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--vary",
-            metavar="KEY=VALUE,VALUE",
-            help="Vary a key, such as seed=1,2,3, or choose labels of an axis of the sweep file; repeatable.",
-        ),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Change a key in every run, such as training.lr=0.05; repeatable."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the sweep; default runs/NAME, or runs/NAME-sweep for an experiment file."),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=1024,
-            help="Runs at once; default: as many as have a processor core for each training process, at least one.",
-        ),
-    ] = None,
-    broker: Annotated[
-        str | None,
-        typer.Option(
-            help="URL of the boards' broker: run only coordinators, one after another, and simulate no board."
-        ),
-    ] = None,
-    federation: Annotated[str, typer.Option(help="Name space at the broker.")] = "default",
-    ca: Annotated[str, typer.Option(help="CA certificates (PEM) to verify the broker with.")] = "",
-    cert: Annotated[str, typer.Option(help="Client certificate (PEM).")] = "",
-    key: Annotated[str, typer.Option(help="Key of the client certificate (PEM).")] = "",
-    inventory: Annotated[
-        Path | None,
-        typer.Option(
-            help="Inventory that assigns clients to boards.",
-            show_default="inventory.yml of the federation that --cert belongs to",
-        ),
-    ] = None,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of each run's status page; 0 chooses a free one.")
-    ] = 0,
-    json_: Annotated[
-        bool, typer.Option("--json", help="Print sweep.json with final scores; progress goes to stderr.")
-    ] = False,
+    file: SweepFileArgument,
+    vary_: SweepVaryOption = None,
+    set_: SweepSetOption = None,
+    out: SweepOutOption = None,
+    jobs: SweepJobsOption = None,
+    broker: SweepBrokerOption = None,
+    federation: ServedFederationOption = "default",
+    ca: BrokerCaOption = "",
+    cert: BrokerCertOption = "",
+    key: BrokerKeyOption = "",
+    inventory: SweepInventoryOption = None,
+    port: SweepPortOption = 0,
+    json_: SweepJsonOption = False,
 ) -> None:
     """Run an experiment in many variations, each in a folder of its own below the sweep's folder.
 
