@@ -256,11 +256,10 @@ def test_a_folder_that_is_no_wheelhouse(tmp_path: Path) -> None:
         read_wheels(tmp_path)
 
 
-def test_the_command(
-    made: Federation, wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def words(made: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command for a board, in a folder with an image, Wi-Fi settings, keys and wheels of another processor."""
     monkeypatch.chdir(tmp_path)
-    image, folder = str(stock(tmp_path / "stock.img")), str(made.folder)
     (tmp_path / "wifi.yaml").write_text("ssid: lab\npassword: long enough\ncountry: DE\n")
     (tmp_path / "abroad.yaml").write_text("ssid: lab\npassword: long enough\n")
     (tmp_path / "key.pub").write_text(KEY + "\n")
@@ -268,43 +267,48 @@ def test_the_command(
     (tmp_path / "pc").mkdir()
     for name in ("requirements.txt", "pip-1.0-py3-none-any.whl", "x-1.0-cp311-cp311-linux_x86_64.whl"):
         (tmp_path / "pc" / name).touch()
-    words = ["flash", image, "--board", "pi_Kitchen.1", "--folder", folder, "--no-wheels"]
-    full = [
-        *words[:-1],
-        "--wifi",
-        "wifi.yaml",
-        "--wheels",
-        str(wheels),
-        "--ssh-key",
-        "key.pub",
-        "--out",
-        "out.img",
-        "--json",
-    ]
-    assert cli.run(full) == 0
+    image = str(stock(tmp_path / "stock.img"))
+    return ["flash", image, "--board", "pi_Kitchen.1", "--folder", str(made.folder), "--no-wheels"]
+
+
+def nano_words(words: list[str]) -> list[str]:
+    """The command for a board that gets an archive, without what it does about wheels."""
+    return ["flash", "--board", "nano", *words[4:6], "--out", "nano.tar.gz"]
+
+
+def test_the_command_writes_an_image(words: list[str], wheels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--wifi", "wifi.yaml", "--wheels", str(wheels), "--ssh-key", "key.pub", "--out", "out.img", "--json"]
+    assert cli.run([*words[:-1], *options]) == 0
     done = FlashResult(**json.loads(capsys.readouterr().out))
     assert (done.board, done.target, "fedquilt/wheels/requirements.txt" in done.files) == (
         "pi_Kitchen.1", "out.img", True,
     )  # fmt: skip
     assert done.login == "pi@pi-kitchen-1.local"
-    nano = ["flash", "--board", "nano", "--folder", folder, "--out", "nano.tar.gz"]
-    assert cli.run(nano) == 8  # without wheels, the board could not install anything
-    assert "--no-wheels" in capsys.readouterr().err
-    assert cli.run([*nano, "--no-wheels"]) == 0
-    assert "login" not in capsys.readouterr().out
-    assert cli.run([*words, "--out", "none/a.img"]) == 9
-    assert "there is no folder none; create it" in capsys.readouterr().err
     assert cli.run([*words, "--out", "bare.img"]) == 0
     told = capsys.readouterr()
     assert "neither you nor Ansible can log in: give --ssh-key" in " ".join(told.err.split())
     assert "creates no login" in told.out
+
+
+def test_the_command_writes_an_archive(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nano = nano_words(words)
+    assert cli.run(nano) == 8  # without wheels, the board could not install anything
+    assert "--no-wheels" in capsys.readouterr().err
+    assert cli.run([*nano, "--no-wheels"]) == 0
+    assert "login" not in capsys.readouterr().out
     assert tarfile.is_tarfile(tmp_path / "nano.tar.gz")
+
+
+def test_the_command_refuses_bad_options(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image, nano = words[1], nano_words(words)
+    assert cli.run([*words, "--out", "none/a.img"]) == 9
+    assert "there is no folder none; create it" in capsys.readouterr().err
     for more, code in (
         (words, 2), ([*words, "--out", "a.img", "--device", "/dev/sdx"], 2), ([*words, "--device", image], 9),
         ([*words[:-1], "--out", "a.img", "--wheels", "nowhere"], 8), ([*words, "--out", "a.img", "--wifi", "none"], 4),
         ([*words, "--out", "a.img", "--ssh-key", "key"], 4), ([*words, "--out", "a.img", "--ssh-key", "wifi.yaml"], 4),
         ([*words[:-1], "--out", "a.img", "--wheels", "pc"], 8),
-        ([*words[:3], "other", "--folder", folder, "--out", "a.img"], 8),
+        ([*words[:3], "other", *words[4:6], "--out", "a.img"], 8),
         (["flash", "none.img", *words[2:], "--out", "a.img"], 9),
         ([*nano[:-1], "nano.img", "--no-wheels"], 9), (["flash", image, *nano[1:], "--no-wheels"], 9),
         (["flash", *words[2:], "--out", "a.img"], 9), ([*words, "--out", "a.img", "--wifi", "abroad.yaml"], 4),
