@@ -45,7 +45,7 @@ def set_logarithmic(axes: Axes) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.set_major_formatter(StrMethodFormatter("{x:.10g}"))
         axis.set_minor_formatter(NullFormatter())
 
 
