@@ -26,6 +26,8 @@ _IMAGES: Final = 4
 _IMAGE_CONVOLUTIONS: Final = (nn.Conv2d, nn.ConvTranspose2d)
 _SERIES_NORMS: Final = (nn.BatchNorm1d, nn.InstanceNorm1d, nn.GroupNorm)
 """Norms that convert series back, which costs more than the convolutions gain."""
+_ONEDNN_BLOCK: Final = 16
+"""Most channels that oneDNN, which convolves for torch on x86, takes at once."""
 _KNOWN: Final = ("torch.", "fedquilt_common.")
 """Packages whose layers take tensors in any order."""
 _PROBED: Final = 2
@@ -70,17 +72,32 @@ def choose_layout(module: nn.Module, x: NDArray[Any]) -> MemoryLayout:
     """Choose the order for a model: with the channels last for convolutions over images, and over series without norms.
 
     A model chooses for itself with the attribute ``channels_last``, true or false. Otherwise a model whose own code
-    needs contiguous tensors, as ``x.view(n, -1)`` behind a convolution does, gets them.
+    needs contiguous tensors, as ``x.view(n, -1)`` behind a convolution does, gets them. So does every model with a
+    convolution for which oneDNN writes past its memory.
 
     Args:
         module: on the processor, in fp32.
         x: samples of shape (n, *input_shape); the first two may be given to the model, in evaluation mode.
     """
+    if any(_overflows(layer) for layer in module.modules()):
+        return CONTIGUOUS
     declared = getattr(module, "channels_last", None)
     if declared is not None:
         return MemoryLayout(frozenset({_SERIES, _IMAGES})) if declared else CONTIGUOUS
     layout = MemoryLayout(frozenset(_dimensions_that_pay(module)))
     return layout if layout == CONTIGUOUS or is_known(module) or _takes(module, layout, x) else CONTIGUOUS
+
+
+def _overflows(layer: nn.Module) -> bool:
+    """Whether oneDNN writes past its memory in this layer's gradient if the channels are last.
+
+    It does for convolutions of one entry that skip entries and have fewer channels than a block of 8 or 16: the
+    training process dies or hangs, or the gradient is wrong (https://github.com/uxlfoundation/oneDNN/issues/6035).
+    """
+    if not isinstance(layer, (nn.Conv1d, nn.Conv2d)):
+        return False
+    skips = set(layer.kernel_size) == {1} and set(layer.stride) != {1}
+    return skips and layer.in_channels // layer.groups < _ONEDNN_BLOCK
 
 
 def _dimensions_that_pay(module: nn.Module) -> Iterator[int]:

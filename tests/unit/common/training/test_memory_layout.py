@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,11 @@ class Reshaping(Viewing):
         return out
 
 
+def skipping_net(channels: int) -> nn.Module:
+    """The shortcut of a narrow ResNet: a convolution of one pixel that skips every other one."""
+    return nn.Sequential(nn.Conv2d(3, channels, 3), nn.Conv2d(channels, 4, 1, stride=2), nn.Flatten(), nn.Linear(36, 3))
+
+
 def declaring(value: bool, module: nn.Module) -> nn.Module:
     module.channels_last = value  # type: ignore[assignment]
     return module
@@ -73,8 +79,24 @@ def declaring(value: bool, module: nn.Module) -> nn.Module:
         (Reshaping(), (3, 8, 8), IMAGES),
         (declaring(False, image_net()), (3, 8, 8), CONTIGUOUS),
         (declaring(True, nn.Flatten()), (3, 8, 8), MemoryLayout(frozenset({3, 4}))),
+        (skipping_net(15), (3, 8, 8), CONTIGUOUS),
+        (skipping_net(16), (3, 8, 8), IMAGES),
+        (declaring(True, skipping_net(4)), (3, 8, 8), CONTIGUOUS),
     ],
-    ids=["images", "series", "norm of series", "linear", "recurrent", "view", "reshape", "declines", "wants"],
+    ids=[
+        "images",
+        "series",
+        "norm of series",
+        "linear",
+        "recurrent",
+        "view",
+        "reshape",
+        "declines",
+        "wants",
+        "skips, narrow",
+        "skips, wide",
+        "skips, wants",
+    ],
 )
 def test_the_rule(module: nn.Module, shape: tuple[int, ...], layout: MemoryLayout) -> None:
     assert choose_layout(module, samples(*shape)) == layout
@@ -97,8 +119,9 @@ def test_numbers_keep_their_places(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("build", "shape"), [(image_net, (3, 8, 8)), (series_net, (3, 8)), (Viewing, (3, 8, 8))],
-    ids=["images", "series", "view"],
+    ("build", "shape"),
+    [(image_net, (3, 8, 8)), (series_net, (3, 8)), (Viewing, (3, 8, 8)), (partial(skipping_net, 4), (3, 8, 8))],
+    ids=["images", "series", "view", "skips"],
 )  # fmt: skip
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "amp"])
 def test_models_train_and_evaluate_in_any_order(
