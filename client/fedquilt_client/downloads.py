@@ -109,6 +109,7 @@ class Downloads:
             return False
         del self._assemblies[address.place]
         assembly.finish(target)
+        self._store.intact.add(target)
         return True
 
     def _note_arrival(self) -> None:

@@ -30,6 +30,7 @@ from fedquilt_client.records import (
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import write_durably
+from fedquilt_common.files.intact import IntactFiles
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.training_jobs import CheckedFile
 from fedquilt_common.types import ExchangeId
@@ -119,6 +120,7 @@ class RunStore:
         sums: folder of the partial sums and their groups.
         message: path of ``run``, as JSON.
         limit: path of the memory limit of the training processes; the file may not exist.
+        intact: patches that were found intact a moment ago.
         spare: path of a reply that no record names, for the next one to write over; the file may not exist.
         ledgers: folder of what all runs have spent of the clients' privacy.
     """
@@ -127,6 +129,7 @@ class RunStore:
         self.folder = folder
         self.run = run
         self.patches = folder / "patches"
+        self.intact = IntactFiles()
         self.sums = folder / SUMS
         self.message = folder / "run.json"
         self.limit = folder / "limit"

@@ -105,7 +105,7 @@ def make_job(
         fingerprint=task.fingerprint,
         since=since,
         labels=task.task.labels,
-        patches=[CheckedFile(store.patch(patch.digest), patch.digest) for patch in task.patches],
+        patches=[_check(store, patch.digest) for patch in task.patches],
         slices=slices,
         slice=own,
         memory=store.memory(client, since),
@@ -122,6 +122,11 @@ def make_job(
         max_epsilon=settings.max_epsilon,
         members=[one.id for one in tasks] if len(tasks) > 1 else [],
     )
+
+
+def _check(store: RunStore, digest: str) -> CheckedFile:
+    path = store.patch(digest)
+    return CheckedFile(path, digest, store.intact.find(path))
 
 
 def task_id(job: Job) -> TaskId:

@@ -26,6 +26,7 @@ from fedquilt_common.errors import (
 )
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.durable import sync
+from fedquilt_common.files.intact import FileVersion, version_of
 from fedquilt_common.process.malloc import TRAINING, keep_freed_memory, return_freed_memory, trim_heap
 from fedquilt_common.process.process_memory import (
     free_gpu_bytes,
@@ -83,13 +84,13 @@ class Worker:
         self._threads = threads
         self._board: Any = None
         self._run_file: tuple[Path, int] | None = None
-        self._intact: dict[tuple[Path, int], None] = {}
+        self._intact: dict[Path, FileVersion | None] = {}
         self.cancelled: set[int] = set()
         self.energies: queue.SimpleQueue[tuple[int, float | None] | None] = queue.SimpleQueue()
         """Answers to the event ``trained``: the job's number, and the joules if they are known; None ends them."""
         self._began = self._joules = 0.0
         self._memory_at, self._free = -math.inf, 0
-        self._opened: tuple[tuple[Path, int], PackedArrays] | None = None
+        self._opened: tuple[tuple[Path, FileVersion | None], PackedArrays] | None = None
 
     def do(self, job: Job) -> None:
         """Do one job; an error becomes an event with a reason, unless the job is cancelled."""
@@ -237,10 +238,11 @@ class Worker:
     def _check_inputs(self, job: Job) -> None:
         """Check the digests of the job's files; what many clients or rounds share is read once."""
         for file in (*job.patches, *([job.memory] if job.memory else []), *(job.data.files if job.data else [])):
-            version = file.path, _modified(file.path)
-            if version not in self._intact and not file.is_intact():
+            version = version_of(file.path)
+            known = version in (file.intact, self._intact.get(file.path)) and version is not None
+            if not (known or file.is_intact()):
                 raise DamagedInputError(str(file.path))
-            self._intact[version] = None
+            self._intact[file.path] = version
         while len(self._intact) > _REMEMBERED:
             del self._intact[next(iter(self._intact))]
 
@@ -266,7 +268,7 @@ class Worker:
 
     def _open(self, path: Path) -> PackedArrays:
         """Return the arrays of a container; clients that get the same one share it."""
-        version = path, _modified(path)
+        version = path, version_of(path)
         if self._opened is None or self._opened[0] != version:
             self._opened = version, open_arrays(path)
         return self._opened[1]
@@ -295,13 +297,6 @@ def _capacity(job: Job) -> int:
         free = min(free, on_gpu // max(1, job.sharing))
     limit = read_limit(job.limit_file) if job.limit_file else None
     return free if limit is None else min(free, limit)
-
-
-def _modified(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
 
 
 def _slice(anatomy: Anatomy, message: SliceMessage) -> Slice:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
+from fedquilt_common.files.intact import FileVersion
 from fedquilt_common.types import ExchangeId, Scalar
 from fedquilt_common.wire.chunks import digest_file
 from fedquilt_common.wire.round_messages import SliceMessage
@@ -40,10 +41,16 @@ KnownPath = Annotated[Path, PlainValidator(lambda given: given if isinstance(giv
 
 @dataclass(frozen=True)
 class CheckedFile:
-    """A file and the SHA-256 that its content must have, in hex; None if it is unknown."""
+    """A file and the SHA-256 that its content must have.
+
+    Attributes:
+        digest: in hex; None if it is unknown.
+        intact: the version of the file that the agent has just found intact; None without.
+    """
 
     path: KnownPath
     digest: str | None
+    intact: FileVersion | None = None
 
     def is_intact(self) -> bool:
         """Return whether the file exists and has its digest.

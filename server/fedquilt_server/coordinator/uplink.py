@@ -324,8 +324,7 @@ class Uplink:
             return None
         del self._transfers[address.agent, address.client, header.digest]
         name = reply_name(address.client, address.round, address.exchange, header.digest)
-        target = self._blobs.replies.path(name)
-        return transfer.assembly.finish(target)
+        return self._blobs.keep_reply(transfer.assembly, name)
 
     def _transfer(self, address: Address, header: ChunkHeader, expected: ExpectedReply, now: float) -> Transfer:
         key = address.agent, address.client, header.digest

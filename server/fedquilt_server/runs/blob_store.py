@@ -9,11 +9,12 @@ from typing import Final
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably
+from fedquilt_common.files.intact import IntactFiles
 from fedquilt_common.partial_sums.partial_sum import PartialSum
 from fedquilt_common.process.cores import map_in_threads
 from fedquilt_common.submodels.patch_layout import Patch, write_patch
 from fedquilt_common.types import Arrays, ClientId, Precision
-from fedquilt_common.wire.chunks import Blob
+from fedquilt_common.wire.chunks import Assembly, Blob
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_server.round.events import Replied
 from fedquilt_server.runs.reply_files import DamageError, ReplyFiles, ReplyPlace, reply_name
@@ -51,6 +52,7 @@ class BlobStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._intact = IntactFiles()
         self.partial = folder / "partial"
         with report_disk_errors(folder):
             (folder / REPLIES).mkdir(parents=True, exist_ok=True)
@@ -108,13 +110,23 @@ class BlobStore:
     def _load(self, event: Replied) -> Arrays:
         place = self._place(event)
         try:
-            arrays = place.load(event.digest)
+            arrays = place.load(event.digest, intact=self._intact.find(place.path) is not None)
         except DamageError as damage:
             raise DamagedReplyError(place.path, event, str(damage)) from None
         return arrays if event.carrier is None else PartialSum(arrays)
 
     def _place(self, event: Replied) -> ReplyPlace:
         return self.replies.find(_name_of(event))
+
+    def keep_reply(self, assembly: Assembly, name: str) -> Blob:
+        """Move a reply that has arrived, too large for a segment, to its place; it is verified and durable.
+
+        Raises:
+            DamagedTransferError: the bytes do not have the transfer's digest.
+        """
+        blob = assembly.finish(self.replies.path(name))
+        self._intact.add(blob.path)
+        return blob
 
     def sync_replies(self) -> None:
         """Make all replies durable.

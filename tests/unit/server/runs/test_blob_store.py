@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.types import Precision
+from fedquilt_common.wire.chunks import Assembly
 from fedquilt_server.round.events import Replied
+from fedquilt_server.runs import reply_files
 from fedquilt_server.runs.blob_store import BlobStore, DamagedReplyError
 from fedquilt_server.runs.reply_files import reply_name
 
@@ -99,6 +101,23 @@ def test_a_damaged_reply_is_named_and_can_be_sent_again(store: BlobStore) -> Non
     assert not path.exists()
     path.write_bytes(blob.path.read_bytes())
     assert store.load_replies([event])[0]["a"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_reply_that_has_just_arrived_is_read_again_only_if_its_file_changed(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob = store.put(ARRAYS)
+    event, content = reply(digest=blob.digest), blob.path.read_bytes()
+    (header,) = blob.headers(blob.size)
+    assembly = Assembly(store.partial / "1", header, blob.size, durable=True)
+    assembly.add(header, content)
+    kept = store.keep_reply(assembly, reply_name(3, 2, 1, blob.digest))
+    with monkeypatch.context() as patch:
+        patch.setattr(reply_files, "digest_file", lambda _: pytest.fail("the reply was read again"))
+        assert store.load_replies([event])[0]["a"].tolist() == [0, 1, 2, 3, 4]
+    kept.path.write_bytes(content[:-1] + b"?")
+    with pytest.raises(DamagedReplyError, match="is damaged"):
+        store.load_replies([event])
 
 
 def test_a_full_disk_is_named(store: BlobStore) -> None:
