@@ -153,7 +153,7 @@ COMMON = {
     "broker_options": "",
     "doctor": "broker_options errors experiment learning_tasks training types wire",
     "private_memory": "types",
-    "training_jobs": "types wire",
+    "training_jobs": "files types wire",
     "completion": "",
     "cli": "completion errors",
 }
