@@ -33,6 +33,7 @@ SWEEPS = {
     "fedreb_hundred": (18, 6),
     "fedreb_tables": (16, 16),
     "adaptivefl_small": (27, 5),
+    "fedrolex_small": (2 * 5, 10),
 }
 """Name -> number of runs and of published figures."""
 
