@@ -105,7 +105,7 @@ def make_job(
         fingerprint=task.fingerprint,
         since=since,
         labels=task.task.labels,
-        patches=[_check(store, patch.digest) for patch in task.patches],
+        patches=[_patch_file(store, patch.digest) for patch in task.patches],
         slices=slices,
         slice=own,
         memory=store.memory(client, since),
@@ -124,7 +124,7 @@ def make_job(
     )
 
 
-def _check(store: RunStore, digest: str) -> CheckedFile:
+def _patch_file(store: RunStore, digest: str) -> CheckedFile:
     path = store.patch(digest)
     return CheckedFile(path, digest, store.intact.find(path))
 

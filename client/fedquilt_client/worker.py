@@ -26,7 +26,7 @@ from fedquilt_common.errors import (
 )
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.durable import sync
-from fedquilt_common.files.intact import FileVersion, version_of
+from fedquilt_common.files.file_stamp import FileStamp, stamp
 from fedquilt_common.process.malloc import TRAINING, keep_freed_memory, return_freed_memory, trim_heap
 from fedquilt_common.process.process_memory import (
     free_gpu_bytes,
@@ -84,13 +84,13 @@ class Worker:
         self._threads = threads
         self._board: Any = None
         self._run_file: tuple[Path, int] | None = None
-        self._intact: dict[Path, FileVersion | None] = {}
+        self._intact: dict[Path, FileStamp | None] = {}
         self.cancelled: set[int] = set()
         self.energies: queue.SimpleQueue[tuple[int, float | None] | None] = queue.SimpleQueue()
         """Answers to the event ``trained``: the job's number, and the joules if they are known; None ends them."""
         self._began = self._joules = 0.0
         self._memory_at, self._free = -math.inf, 0
-        self._opened: tuple[tuple[Path, FileVersion | None], PackedArrays] | None = None
+        self._opened: tuple[tuple[Path, FileStamp | None], PackedArrays] | None = None
 
     def do(self, job: Job) -> None:
         """Do one job; an error becomes an event with a reason, unless the job is cancelled."""
@@ -238,11 +238,11 @@ class Worker:
     def _check_inputs(self, job: Job) -> None:
         """Check the digests of the job's files; what many clients or rounds share is read once."""
         for file in (*job.patches, *([job.memory] if job.memory else []), *(job.data.files if job.data else [])):
-            version = version_of(file.path)
-            known = version in (file.intact, self._intact.get(file.path)) and version is not None
-            if not (known or file.is_intact()):
+            found = stamp(file.path)
+            is_known = found is not None and found in (file.intact, self._intact.get(file.path))
+            if not (is_known or file.is_intact()):
                 raise DamagedInputError(str(file.path))
-            self._intact[file.path] = version
+            self._intact[file.path] = found
         while len(self._intact) > _REMEMBERED:
             del self._intact[next(iter(self._intact))]
 
@@ -268,7 +268,7 @@ class Worker:
 
     def _open(self, path: Path) -> PackedArrays:
         """Return the arrays of a container; clients that get the same one share it."""
-        version = path, version_of(path)
+        version = path, stamp(path)
         if self._opened is None or self._opened[0] != version:
             self._opened = version, open_arrays(path)
         return self._opened[1]

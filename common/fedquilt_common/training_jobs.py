@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
-from fedquilt_common.files.intact import FileVersion
+from fedquilt_common.files.file_stamp import FileStamp
 from fedquilt_common.types import ExchangeId, Scalar
 from fedquilt_common.wire.chunks import digest_file
 from fedquilt_common.wire.round_messages import SliceMessage
@@ -45,12 +45,12 @@ class CheckedFile:
 
     Attributes:
         digest: in hex; None if it is unknown.
-        intact: the version of the file that the agent has just found intact; None without.
+        intact: the stamp of the file when the agent found it intact, a moment ago; None without.
     """
 
     path: KnownPath
     digest: str | None
-    intact: FileVersion | None = None
+    intact: FileStamp | None = None
 
     def is_intact(self) -> bool:
         """Return whether the file exists and has its digest.

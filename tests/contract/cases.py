@@ -239,7 +239,7 @@ CASES: dict[str, Case] = {
         degenerate=None,
         why="the head is never trained by the federation",
         refused=(({"tune_epochs": 0}, "1 or more"), ({"tunes": "body"}, "head or whole")),
-        rounds=12,
+        rounds=10,
         accuracy=0.6,
     ),
     "fedrod": Case(

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from fedquilt_common.files.file_stamp import stamp
 from fedquilt_common.files.locking import is_locked
-from fedquilt_server.library.file_stamp import stamp
 from fedquilt_server.library.recorded_run import MOST_LEVELS, find_runs, read_run
 from fedquilt_server.library.run_list import RunRow, run_row
 from fedquilt_server.runs.result_files import RESULT

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from typing import Final
 
+from fedquilt_common.files.file_stamp import FileStamp, stamp
 from fedquilt_common.files.locking import is_locked
 from fedquilt_server.history.history import COVERAGE, EVENTS, REPLIES
-from fedquilt_server.library.file_stamp import FileStamp, stamp
 from fedquilt_server.library.live_page import LivePage
 from fedquilt_server.library.run_files import read_coverage
 from fedquilt_server.library.run_snapshot import BOARDS, read_snapshot

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.experiment.sections import Budget
+from fedquilt_common.files.file_stamp import stamp
 from fedquilt_server.history.history import COVERAGE, EVENTS, EVENTS_KEPT, REPLIES, ROUNDS_KEPT
 from fedquilt_server.history.log_files import read_events
-from fedquilt_server.library.file_stamp import stamp
 from fedquilt_server.library.recorded_run import ESTIMATED, RecordedRun, RecordedStatus, read_run
 from fedquilt_server.library.run_files import iterate_latest_rows, read_coverage
 from fedquilt_server.status.agent_list import MOST_SHOWN

@@ -16,6 +16,7 @@ from fedquilt_client.jobs import Jobs
 from fedquilt_client.settings import AgentSettings
 from fedquilt_client.store import AgentStore
 from fedquilt_client.worker_pool import WorkerPool
+from fedquilt_common.files.file_stamp import FileStamp, stamp
 from fedquilt_common.training_jobs import Job
 from fedquilt_common.wire.bitmaps import encode_bitmap
 from fedquilt_common.wire.messages import (
@@ -88,6 +89,25 @@ def test_a_repeated_task_is_answered_from_the_store(
         peer.open("run-1", 1, kit.blob(), [0], scalars={"lr": 0.1})  # another question is another task
         wait_for(lambda: jobs, "a job")
     assert [(job.round, job.scalars) for job in jobs] == [(1, {"lr": 0.1})]
+
+
+def test_a_job_says_that_its_patch_has_just_been_verified(
+    peer: Peer, host: Host, kit: Kit, wait_for: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stamps: list[tuple[FileStamp | None, FileStamp | None]] = []
+    monkeypatch.setattr(WorkerPool, "submit", lambda _, job: stamps.append(_stamps_of(job)))
+    peer.publish(peer.topics.run, kit.run())
+    with host():
+        peer.open("run-1", 1, kit.blob(), [0])
+        wait_for(lambda: stamps, "a job")
+    ((said, found),) = stamps
+    assert said is not None
+    assert said == found
+
+
+def _stamps_of(job: Job) -> tuple[FileStamp | None, FileStamp | None]:
+    (patch,) = job.patches
+    return patch.intact, stamp(patch.path)
 
 
 def test_missing_chunks_are_sent_again(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:

@@ -24,7 +24,7 @@ from fedquilt_common.datasets.public import digest_of, public_set
 from fedquilt_common.datasets.shares import digest_shares, shares
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Training
-from fedquilt_common.files.intact import version_of
+from fedquilt_common.files.file_stamp import stamp
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
 from fedquilt_common.seeds import derive_seed
@@ -165,7 +165,7 @@ def test_an_input_that_cannot_be_read_is_a_failure_of_the_disk(kit: Kit, name: s
 def test_a_patch_that_the_agent_found_intact_is_read_again_only_if_it_changed(kit: Kit) -> None:
     job = kit.job(kit.run())
     (patch,) = job.patches
-    trusted = CheckedFile(patch.path, "0" * 64, version_of(patch.path))  # no file has this digest
+    trusted = CheckedFile(patch.path, "0" * 64, stamp(patch.path))  # no file has this digest
     assert do(job.model_copy(update={"patches": [trusted]}))["event"] == "done"
     os.utime(patch.path, ns=(1, 1))
     assert do(job.model_copy(update={"patches": [trusted]}))["event"] == "damaged"

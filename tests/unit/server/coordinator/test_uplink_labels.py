@@ -27,6 +27,7 @@ from fedquilt_server.coordinator.site_relays import SiteRelays
 from fedquilt_server.coordinator.uplink import Uplink
 from fedquilt_server.round.events import Event, Rejected, Replied
 from fedquilt_server.round.machine import Machine
+from fedquilt_server.runs import reply_files
 from fedquilt_server.runs.blob_store import BlobStore
 from fedquilt_server.runs.journal import Traffic
 from fedquilt_server.runs.reply_files import ReplyPlace, reply_name
@@ -83,8 +84,13 @@ def send(
     task: Task = TASK,
     chunk: int = 1 << 20,
     spoil: Callable[[ChunkHeader], ChunkHeader] = lambda header: header,
+    after: Callable[[BlobStore, Replied], object] = lambda store, event: None,
 ) -> Event:
-    """Send all chunks of a reply as they travel; returns the event that follows from the last one."""
+    """Send all chunks of a reply as they travel; returns the event that follows from the last one.
+
+    Args:
+        after: called with the coordinator's store and an accepted reply.
+    """
     header = ReplyHeader(
         run="run", round=1, exchange=0, client=0, task=MESSAGE.fingerprint(MESSAGE.tasks[0], 0), weight=1.0,
         metrics={"accuracy": accuracy}, public=public,
@@ -99,8 +105,10 @@ def send(
             message = MqttMessage(topic, payload, spoil(one).encode(), False, lambda: None)
             uplink.take(Topics("lab").parse(topic), message)
     uplink.flush()
-    uplink._blobs.replies.end_segment()
     (event,) = events
+    if isinstance(event, Replied):
+        after(uplink._blobs, event)
+    uplink._blobs.replies.end_segment()
     return event
 
 
@@ -111,6 +119,17 @@ def accepted(event: Event) -> Replied:
 
 def place_of(folder: Path, event: Replied) -> ReplyPlace:
     return BlobStore(folder / "run").replies.find(reply_name(0, 1, 0, event.digest))
+
+
+def test_a_reply_of_several_chunks_is_not_hashed_again_for_the_average(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def average(store: BlobStore, event: Replied) -> None:
+        monkeypatch.setattr(reply_files, "digest_file", lambda _: pytest.fail("the reply was hashed again"))
+        (arrays,) = store.load_replies([event])
+        assert arrays["codes"].shape == (10, 6)
+
+    accepted(send(tmp_path, GOOD, chunk=40, after=average))
 
 
 @pytest.mark.parametrize("chunk", [1 << 20, 40, 7])
