@@ -64,10 +64,24 @@ def create_private(path: Path) -> Path:
     return path
 
 
+def delete_with_draft(path: Path) -> None:
+    """Delete a file, and what a process that was killed may have left while it replaced that file."""
+    path.unlink(missing_ok=True)
+    _draft(path).unlink(missing_ok=True)
+
+
 def _write_new(path: Path, text: str) -> Path:
-    """Write the text to a new file next to ``path``."""
+    """Write the text to a new file next to ``path``; nothing of it is left if the disk is full."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.new")
-    with fresh.open("w", encoding="utf-8", newline="") as file:
-        file.write(text)
+    fresh = _draft(path)
+    try:
+        with fresh.open("w", encoding="utf-8", newline="") as file:
+            file.write(text)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
     return fresh
+
+
+def _draft(path: Path) -> Path:
+    return path.with_name(f".{path.name}.new")

@@ -10,7 +10,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from fedquilt_common.files.durable import write_atomically
+from fedquilt_common.files.durable import delete_with_draft, write_atomically
 from fedquilt_server.status.results import Ending
 
 STOP_REQUEST: Final = "stop.json"
@@ -51,4 +51,4 @@ class StopRequest:
 
     def drop(self) -> None:
         """Delete the file."""
-        self._path.unlink(missing_ok=True)
+        delete_with_draft(self._path)
