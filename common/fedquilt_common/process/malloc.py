@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 _M_TRIM_THRESHOLD: Final = -1
+_M_TOP_PAD: Final = -2
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 _LARGE: Final = 4 * 1024 * 1024
@@ -27,10 +28,18 @@ def return_freed_memory(large: int = _LARGE) -> None:
     round. By default glibc keeps a heap for each thread, with tensors between the chunks. On a coordinator with
     models of 45 MB, this was half of the process's growth, and nothing was faster.
 
+    A little stays, or else the system would map and clear each chunk and each block of an average anew, which takes
+    longer than to average it.
+
     Args:
-        large: bytes of the smallest tensor outside the heap.
+        large: bytes of the smallest tensor outside the heap, and of what stays free at the heap's end.
     """
-    _set_options({_M_ARENA_MAX: 1, _M_MMAP_THRESHOLD: large, _M_TRIM_THRESHOLD: 128 * 1024})
+    _set_options({
+        _M_ARENA_MAX: 1,
+        _M_MMAP_THRESHOLD: large,
+        _M_TRIM_THRESHOLD: 128 * 1024,
+        _M_TOP_PAD: large,
+    })  # fmt: skip
 
 
 def keep_freed_memory() -> None:
