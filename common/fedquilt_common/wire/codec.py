@@ -114,7 +114,7 @@ def from_wire(x: NDArray[Any], dtype: str) -> NDArray[Any]:
     return x.astype(np.float32) if dtype == "F16" else x
 
 
-_SMALL: Final = 1 << 20
+ONE_PIECE: Final = 1 << 20
 """Bytes of a container up to which it is written and read in one piece."""
 BLOCK: Final = 1 << 16
 """Numbers read or averaged at a time: 512 KiB as fp64, so a few such arrays stay in a processor's cache."""
@@ -155,11 +155,12 @@ def write_arrays(
     kept, specs = _describe(arrays, precision)
     path.parent.mkdir(parents=True, exist_ok=True)
     texts = dict(metadata) if metadata else None
-    if sum(numbers.nbytes for numbers in kept.values()) <= _SMALL:
+    if sum(numbers.nbytes for numbers in kept.values()) <= ONE_PIECE:
         content = safetensors.serialize(specs, texts)
         _write_bytes(path, content)
         head = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
         return Blob(path, hashlib.sha256(content).hexdigest(), len(content), head if labels else 0)
+    path.unlink(missing_ok=True)  # safetensors would rename its file over this one, and ext4 writes that to the disk
     try:
         safetensors.serialize_file(specs, str(path), texts)
     except safetensors.SafetensorError as error:
@@ -387,7 +388,7 @@ def open_arrays(path: Path) -> PackedArrays:
         PayloadError: the bytes are not a valid safetensors container of dtypes that fedquilt sends.
         OSError: the file cannot be read.
     """
-    return BytesArrays(path.read_bytes()) if path.stat().st_size <= _SMALL else FileArrays(path)
+    return BytesArrays(path.read_bytes()) if path.stat().st_size <= ONE_PIECE else FileArrays(path)
 
 
 def block(arrays: Arrays, name: str, start: int, stop: int) -> NDArray[Any]:
