@@ -9,7 +9,7 @@ import logging
 import shutil
 import time
 from collections.abc import Container, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -30,13 +30,11 @@ from fedquilt_client.records import (
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import write_durably
-from fedquilt_common.files.file_stamp import stamp
 from fedquilt_common.files.intact import IntactFiles
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.training_jobs import CheckedFile
 from fedquilt_common.types import ExchangeId
 from fedquilt_common.wire.chunks import Blob
-from fedquilt_common.wire.codec import ONE_PIECE
 from fedquilt_common.wire.messages import RunMessage
 from fedquilt_common.wire.topics import check_name
 
@@ -331,10 +329,10 @@ class RunStore:
             self._delete(home / name)
 
     def _delete(self, path: Path) -> None:
-        """Delete a file; a small reply becomes the spare one: ext4 takes long to make a file after many deletions."""
-        found = stamp(path) if is_reply(path.name) else None
-        if found is not None and found.size <= ONE_PIECE and not self.spare.exists():
-            path.replace(self.spare)
+        """Delete a file; a reply becomes the spare one, because ext4 takes long to make a file after many deletions."""
+        if is_reply(path.name) and not self.spare.exists():
+            with suppress(FileNotFoundError):
+                path.replace(self.spare)
         else:
             path.unlink(missing_ok=True)
 

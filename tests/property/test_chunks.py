@@ -64,15 +64,20 @@ def test_the_fewest_chunks_of_equal_size(size: int, chunk: int) -> None:
 
 
 @settings(deadline=None)
-@given(PAYLOADS, CHUNKS, st.data())
-def test_any_order_with_duplicates_gives_the_same_bytes(payload: bytes, chunk: int, data: st.DataObject) -> None:
+@given(PAYLOADS, CHUNKS, st.none() | st.binary(max_size=2000), st.data())
+def test_any_order_with_duplicates_gives_the_same_bytes(
+    payload: bytes, chunk: int, spare: bytes | None, data: st.DataObject
+) -> None:
     with folder() as place:
         blob = blob_of(place, payload)
         headers = blob.headers(chunk)
         parts = cut(payload, headers)
         again = data.draw(st.lists(st.sampled_from(headers), max_size=10))
         arrivals = data.draw(st.permutations([*headers, *again]))
-        assembly = Assembly(place / "in" / "partial", arrivals[0], len(payload), durable=True)
+        over = None if spare is None else place / "spare"
+        if over is not None:
+            over.write_bytes(spare or b"")
+        assembly = Assembly(place / "in" / "partial", arrivals[0], len(payload), durable=True, over=over)
         lacking = set(range(len(headers)))
         for header in arrivals:
             assert assembly.missing == lacking
@@ -83,6 +88,7 @@ def test_any_order_with_duplicates_gives_the_same_bytes(payload: bytes, chunk: i
         assert finished == Blob(place / "out" / "whole", blob.digest, len(payload))
         assert finished.path.read_bytes() == payload
         assert not (place / "in" / "partial").exists()
+        assert over is None or not over.exists()
 
 
 @settings(deadline=None)

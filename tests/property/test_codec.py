@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -51,6 +52,15 @@ def dictionaries(arrays: st.SearchStrategy[NDArray[Any]]) -> st.SearchStrategy[d
 
 def sent(path: Path, arrays: Mapping[str, NDArray[Any]], precision: Precision = "fp32") -> FileArrays:
     return FileArrays(write_arrays(path, arrays, precision).path)
+
+
+@settings(deadline=None)
+@given(dictionaries(finite(16) | finite(32) | finite(64)), st.none() | st.text(st.characters(exclude_categories=["Cs"])))
+def test_a_container_is_what_safetensors_writes(arrays: dict[str, NDArray[Any]], text: str | None) -> None:
+    metadata = None if text is None else {"key": text}
+    with container() as path:
+        write_arrays(path, arrays, None, metadata)
+        assert path.read_bytes() == safetensors.numpy.save(arrays, metadata)
 
 
 def assert_same(found: Mapping[str, NDArray[Any]], expected: Mapping[str, NDArray[Any]]) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import io
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
+WRITTEN_AHEAD: Final = 4 << 20
+"""Bytes after which the disk begins to write a file that must be durable in the end."""
 _START_WRITING: Final = 2
 """Linux' SYNC_FILE_RANGE_WRITE."""
 
@@ -38,6 +41,17 @@ def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
     if function is not None:
         function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
     return function
+
+
+def write_all(file: BinaryIO | io.FileIO, content: bytes | memoryview) -> None:
+    """Write all of the bytes: a single call writes fewer if the disk is full, and the next one raises.
+
+    Raises:
+        OSError: the disk is full or broken.
+    """
+    left = memoryview(content)
+    while left:
+        left = left[file.write(left) :]
 
 
 def replace_durably(source: Path, target: Path) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fedquilt_common.errors import DamagedTransferError, PayloadError
-from fedquilt_common.files.durable import replace_durably, start_writing
+from fedquilt_common.files.durable import WRITTEN_AHEAD, replace_durably, start_writing
 
 if TYPE_CHECKING:
     from fedquilt_common.wire.transport import Transport
@@ -34,8 +34,6 @@ MAX_HEAD: Final = 16 * 1024
 _HEADER: Final = struct.Struct(">B32sIIQ")
 _VERSION: Final = 1
 _READ: Final = 1 << 20
-_WRITTEN_AHEAD: Final = 4 << 20
-"""Bytes after which the disk begins to write a transfer that must be durable in the end."""
 _WRONG_DIGEST: Final = "the bytes received do not have the announced SHA-256"
 
 
@@ -218,12 +216,22 @@ class Assembly:
         limit: largest accepted size in bytes, checked before anything is written.
         kept: number of the first chunks that the partial file holds already.
         durable: the whole file is on the disk when ``finish`` returns.
+        over: a file that nobody needs, of any size, which becomes the partial one: its blocks are written over.
 
     Raises:
         PayloadError: the transfer is larger than ``limit``.
     """
 
-    def __init__(self, path: Path, first: ChunkHeader, limit: int, kept: int = 0, *, durable: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        first: ChunkHeader,
+        limit: int,
+        kept: int = 0,
+        *,
+        durable: bool = False,
+        over: Path | None = None,
+    ) -> None:
         check_size(first, limit)
         self.path = path
         self._durable = durable
@@ -239,8 +247,11 @@ class Assembly:
         self._hashed = 0
         self._head = b""
         path.parent.mkdir(parents=True, exist_ok=True)
+        if over is not None:
+            over.replace(path)
+            os.truncate(path, first.size)
         path.open(
-            "r+b" if kept else "wb"
+            "r+b" if kept or over is not None else "wb"
         ).close()  # reopened for each chunk: a thousand transfers must not hold a thousand descriptors
 
     @property
@@ -282,7 +293,7 @@ class Assembly:
             while written := os.pwrite(descriptor, payload, offset):  # fewer bytes if the disk is full; then it raises
                 payload, offset = payload[written:], offset + written
                 self._unwritten += written
-            if self._durable and self._unwritten >= _WRITTEN_AHEAD:
+            if self._durable and self._unwritten >= WRITTEN_AHEAD:
                 start_writing(descriptor)
                 self._unwritten = 0
         finally:

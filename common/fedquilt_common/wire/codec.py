@@ -10,23 +10,28 @@ import hashlib
 import io
 import mmap
 import os
-import re
 import sys
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import safetensors
 from numpy.typing import NDArray
 
 from fedquilt_common.errors import PayloadError
-from fedquilt_common.files.durable import start_writing
+from fedquilt_common.files.durable import WRITTEN_AHEAD, start_writing, write_all
 from fedquilt_common.types import Arrays, Precision
 from fedquilt_common.wire.chunks import Blob
-from fedquilt_common.wire.container_header import DTYPES, LENGTH_BYTES, ArrayPlace, header_size, read_header
+from fedquilt_common.wire.container_header import (
+    DTYPES,
+    LENGTH_BYTES,
+    ArrayPlace,
+    header_size,
+    pack_header,
+    read_header,
+)
 
 _WIRE_FLOAT: Final[dict[Precision, str]] = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 
@@ -118,12 +123,6 @@ ONE_PIECE: Final = 1 << 20
 """Bytes of a container up to which it is written and read in one piece."""
 BLOCK: Final = 1 << 16
 """Numbers read or averaged at a time: 512 KiB as fp64, so a few such arrays stay in a processor's cache."""
-_SPEC_DTYPE: Final = {"F32": "float32", "F64": "float64", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"}
-_Specs = dict[str, safetensors.TensorSpec]
-
-
-def _spec_dtype(dtype: str) -> str:
-    return _SPEC_DTYPE.get(dtype, dtype.lower().replace("i", "int").replace("u", "uint"))
 
 
 def write_arrays(
@@ -138,7 +137,8 @@ def write_arrays(
     """Write a container; a large one directly from the arrays' memory (no copy in fp32).
 
     Args:
-        path: the file to write; its folder is created.
+        path: the file to write; its folder is created. A file that exists is written over where it lies, so nobody may
+            read it, nor use arrays of it.
         arrays: arrays of any shape by name.
         precision: number format of floats on the wire; None: that of the arrays.
         metadata: texts to store in the container's header.
@@ -152,21 +152,11 @@ def write_arrays(
         PayloadError: a dtype cannot be sent, or a number does not fit the precision.
         OSError: the file cannot be written.
     """
-    kept, specs = _describe(arrays, precision)
+    header, numbers = _describe(arrays, precision, metadata or {})
+    size = len(header) + sum(map(len, numbers))
     path.parent.mkdir(parents=True, exist_ok=True)
-    texts = dict(metadata) if metadata else None
-    if sum(numbers.nbytes for numbers in kept.values()) <= ONE_PIECE:
-        content = safetensors.serialize(specs, texts)
-        _write_bytes(path, content)
-        head = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
-        return Blob(path, hashlib.sha256(content).hexdigest(), len(content), head if labels else 0)
-    path.unlink(missing_ok=True)  # safetensors would rename its file over this one, and ext4 writes that to the disk
-    try:
-        safetensors.serialize_file(specs, str(path), texts)
-    except safetensors.SafetensorError as error:
-        raise _disk_error(error, path) from None
-    digest, head = _digest_written(path, kept, durable=durable)
-    return Blob(path, digest, path.stat().st_size, head if labels else 0)
+    digest = _write_pieces(path, _pieces(header, numbers, size), size, durable=durable)
+    return Blob(path, digest, size, len(header) if labels else 0)
 
 
 def pack_arrays(arrays: Arrays, precision: Precision) -> PackedArrays:
@@ -175,66 +165,56 @@ def pack_arrays(arrays: Arrays, precision: Precision) -> PackedArrays:
     Raises:
         PayloadError: a dtype cannot be sent, or a number does not fit the precision.
     """
-    _kept, specs = _describe(arrays, precision)
-    return BytesArrays(safetensors.serialize(specs, None))
+    header, numbers = _describe(arrays, precision, {})
+    return BytesArrays(b"".join((header, *numbers)))
 
 
-def _describe(arrays: Arrays, precision: Precision | None) -> tuple[dict[str, NDArray[Any]], _Specs]:
-    """Return a container's numbers, and specs with bare pointers to them: the numbers must live as long."""
+def _describe(
+    arrays: Arrays, precision: Precision | None, metadata: Mapping[str, str]
+) -> tuple[bytes, list[memoryview]]:
+    """Return the bytes of a container before its numbers, and the numbers' own bytes in their order."""
     if sys.byteorder != "little":  # pragma: no cover - no supported board is big endian
         raise PayloadError("this machine is big-endian; fedquilt runs on little-endian machines only")
-    kept, specs = dict[str, NDArray[Any]](), {}
-    for name, x in arrays.items():
-        dtype = wire_dtype(x.dtype, precision)
-        numbers = kept[name] = _narrow(name, x, dtype)
-        specs[name] = safetensors.TensorSpec(
-            dtype=_spec_dtype(dtype), shape=list(x.shape), data_ptr=numbers.ctypes.data, data_len=numbers.nbytes
-        )
-    return kept, specs
+    dtypes = {name: wire_dtype(x.dtype, precision) for name, x in arrays.items()}
+    header, names = pack_header({name: (dtypes[name], x.shape) for name, x in arrays.items()}, metadata)
+    numbers = (_narrow(name, arrays[name], dtypes[name]) for name in names)
+    return header, [x.reshape(-1).view(np.uint8).data for x in numbers]
 
 
-def _write_bytes(path: Path, content: bytes) -> None:
-    """Write a file. One that exists keeps its blocks on the disk: to free and to allocate them takes longer."""
+def _pieces(header: bytes, numbers: Iterable[memoryview], size: int) -> Iterator[bytes | memoryview]:
+    """Yield a small container whole, and a large one in pieces that stay in a processor's cache."""
+    if size <= ONE_PIECE:
+        yield b"".join((header, *numbers))
+        return
+    yield header
+    for array in numbers:
+        yield from (array[at : at + ONE_PIECE] for at in range(0, len(array), ONE_PIECE))
+
+
+def _write_pieces(path: Path, pieces: Iterable[bytes | memoryview], size: int, *, durable: bool) -> str:
+    """Write a file, and return its SHA-256 in hex.
+
+    One that exists keeps its blocks on the disk: to free and to allocate them takes longer.
+    """
+    digest, unwritten = hashlib.sha256(), 0
     try:
         with open(path, "wb", buffering=0, opener=_open_as_it_is) as file:
-            left = memoryview(content)
-            while left:
-                left = left[file.write(left) :]
-            if os.fstat(file.fileno()).st_size != len(content):
+            for piece in pieces:
+                write_all(file, piece)
+                digest.update(piece)
+                unwritten += len(piece)
+                if durable and unwritten >= WRITTEN_AHEAD:
+                    start_writing(file.fileno())
+                    unwritten = 0
+            if os.fstat(file.fileno()).st_size != size:
                 file.truncate()
     except OSError as error:  # such as a full disk, which names no file
         raise OSError(error.errno, error.strerror, str(path)) from None
+    return digest.hexdigest()
 
 
 def _open_as_it_is(path: str, flags: int) -> int:
     return os.open(path, flags & ~os.O_TRUNC, 0o666)
-
-
-def _digest_written(path: Path, arrays: Arrays, *, durable: bool) -> tuple[str, int]:
-    """Return the SHA-256 of a container, and the bytes before its numbers, which are hashed where they are in memory.
-
-    Args:
-        path: the container, which has been written from ``arrays``.
-        arrays: in the precision of the container.
-        durable: let the disk write the file meanwhile.
-    """
-    with path.open("rb") as file:
-        if durable:
-            start_writing(file.fileno())
-        size = os.fstat(file.fileno()).st_size
-        length = file.read(LENGTH_BYTES)
-        header = file.read(header_size(length, size))
-    digest = hashlib.sha256(length + header)
-    for name in read_header(header, size)[1]:
-        digest.update(arrays[name].reshape(-1).view(np.uint8).data)
-    return digest.hexdigest(), LENGTH_BYTES + len(header)
-
-
-def _disk_error(error: safetensors.SafetensorError, path: Path) -> OSError:
-    """Return the disk's error that safetensors reports as text, such as a full disk."""
-    number = re.search(r"os error (\d+)", str(error))
-    code = int(number[1]) if number else errno.EIO
-    return OSError(code, os.strerror(code), str(path))
 
 
 class PackedArrays(Mapping[str, NDArray[Any]]):

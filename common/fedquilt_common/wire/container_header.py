@@ -1,7 +1,8 @@
 """The header of a safetensors container, as JSON: names, dtypes, shapes and places of its arrays, and texts.
 
-It is read without the library, whose reader needs a file of its own for each container. A coordinator reads thousands
-of small ones in each round, which are in memory or share a file.
+It is read and written without the library, which needs a file of its own for each container, and makes it anew. A
+coordinator reads thousands of small ones in each round, which are in memory or share a file. Large ones replace
+earlier ones where they lie on the disk.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "I16": np.dtype("<i2"), "I8": np.dtype("i1"),
     "U8": np.dtype("u1"), "BOOL": np.dtype("?"),
 }  # fmt: skip
+_ORDER: Final = ("I64", "F64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL")
+"""Arrays lie in this order of their dtypes, as those that safetensors writes, and then in that of their names."""
+_ALIGNMENT: Final = 8
 _METADATA: Final = "__metadata__"
 _BEGIN: Final = f'{{"{_METADATA}":'
 _DECODER: Final = json.JSONDecoder()
@@ -71,6 +75,26 @@ def header_size(length: bytes, size: int) -> int:
     if len(length) < LENGTH_BYTES or header > min(MAX_HEADER, size - LENGTH_BYTES):
         raise PayloadError("not a safetensors container: its header is longer than the limit or the file")
     return header
+
+
+def pack_header(arrays: Mapping[str, tuple[str, tuple[int, ...]]], texts: Mapping[str, str]) -> tuple[bytes, list[str]]:
+    """Return the bytes of a container before its numbers, and the names of the arrays in the order of their bytes.
+
+    Args:
+        arrays: dtype and shape of each array.
+        texts: to store beside them.
+    """
+    names = sorted(arrays, key=lambda name: (_ORDER.index(arrays[name][0]), name))
+    fields: dict[str, Any] = {_METADATA: dict(texts)} if texts else {}
+    at = 0
+    for name in names:
+        dtype, shape = arrays[name]
+        end = at + math.prod(shape) * DTYPES[dtype].itemsize
+        fields[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, end]}
+        at = end
+    header = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+    header += b" " * (-len(header) % _ALIGNMENT)
+    return len(header).to_bytes(LENGTH_BYTES, "little") + header, names
 
 
 def read_header(header: bytes, size: int) -> tuple[dict[str, str], Mapping[str, ArrayPlace]]:

@@ -254,7 +254,8 @@ class Driver:
     def _clean(self) -> None:
         """Delete what the last saved round no longer needs, while boards work on the next one: it takes a while."""
         if self._needs_cleaning:
-            self._run.checkpoints.clean({*self._downlink.digests, *self._earlier.digests})
+            keep = {*self._downlink.digests, *self._earlier.digests}
+            self._run.checkpoints.clean(keep, reuse=not self._machine.finished)
             self._needs_cleaning = False
 
     def _judge(self, row: RoundResult) -> None:

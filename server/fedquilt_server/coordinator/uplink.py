@@ -93,7 +93,6 @@ class Uplink:
         self._payload_bytes: Counter[ClientId] = Counter()
         self._began: dict[ClientId, float] = {}
         self._arrived: list[Replied] = []
-        self._serial = 0
 
     @property
     def waiting(self) -> int:
@@ -333,9 +332,7 @@ class Uplink:
             self._transfers.pop(key).assembly.discard()
         if key not in self._transfers:
             self._make_room(address)
-            self._serial += 1
-            assembly = Assembly(self._blobs.partial / f"{self._serial}", header, expected.limit, durable=True)
-            self._transfers[key] = Transfer(address, assembly, now)
+            self._transfers[key] = Transfer(address, self._blobs.begin_reply(header, expected.limit), now)
         return self._transfers[key]
 
     def _make_room(self, address: Address) -> None:

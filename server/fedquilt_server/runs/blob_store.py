@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -14,10 +15,11 @@ from fedquilt_common.partial_sums.partial_sum import PartialSum
 from fedquilt_common.process.cores import map_in_threads
 from fedquilt_common.submodels.patch_layout import Patch, write_patch
 from fedquilt_common.types import Arrays, ClientId, Precision
-from fedquilt_common.wire.chunks import Assembly, Blob
+from fedquilt_common.wire.chunks import Assembly, Blob, ChunkHeader, check_size
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_server.round.events import Replied
 from fedquilt_server.runs.reply_files import DamageError, ReplyFiles, ReplyPlace, reply_name
+from fedquilt_server.runs.spare_files import SpareFiles
 
 BLOBS: Final = "blobs"
 """Name of their folder in a run folder."""
@@ -60,6 +62,8 @@ class BlobStore:
             for left_over in self.partial.iterdir():
                 left_over.unlink()
             self.replies = ReplyFiles(folder / REPLIES)
+        self._spares = SpareFiles(self.partial)
+        self._serial = 0
 
     def path(self, digest: str) -> Path:
         """Return the path of the blob with this digest, whether it exists or not."""
@@ -118,6 +122,21 @@ class BlobStore:
     def _place(self, event: Replied) -> ReplyPlace:
         return self.replies.find(_name_of(event))
 
+    def begin_reply(self, first: ChunkHeader, limit: int) -> Assembly:
+        """Return the assembly of a reply, written over the one of an earlier round if there is any.
+
+        Args:
+            first: the header of one of its chunks.
+            limit: largest accepted size in bytes.
+
+        Raises:
+            PayloadError: the reply is larger than ``limit``.
+        """
+        check_size(first, limit)
+        self._serial += 1
+        path = self.partial / str(self._serial)
+        return Assembly(path, first, limit, durable=True, over=self._spares.take())
+
     def keep_reply(self, assembly: Assembly, name: str) -> Blob:
         """Move a reply that has arrived, too large for a segment, to its place; it is verified and durable.
 
@@ -165,7 +184,8 @@ class BlobStore:
     def put(self, arrays: Arrays, precision: Precision = "fp32", *, labels: bool = False) -> Blob:
         """Write arrays durably under their digest; ``labels`` writes them as soft labels."""
         with report_disk_errors(self.partial):
-            return self._keep(write_arrays(self.partial / "writing", arrays, precision, labels=labels, durable=True))
+            path = self._spares.place(self.partial / "writing")
+            return self._keep(write_arrays(path, arrays, precision, labels=labels, durable=True))
 
     def put_patch(self, arrays: Arrays, patch: Patch, precision: Precision) -> Blob:
         """Write a patch of ``arrays`` durably under its digest."""
@@ -177,16 +197,29 @@ class BlobStore:
         replace_durably(written.path, target)
         return Blob(target, written.digest, written.size, written.head)
 
-    def clean(self, keep: Collection[str], *, replies: Collection[Replied] | None = ()) -> None:
-        """Delete every blob whose digest is not in ``keep``, and every other reply than ``replies``; None keeps all."""
+    def clean(self, keep: Collection[str], *, replies: Collection[Replied] | None = (), reuse: bool = False) -> None:
+        """Delete what is not needed any more.
+
+        Args:
+            keep: digests of the blobs that stay.
+            replies: the replies that stay; None for all.
+            reuse: whether more blobs come, which are written over those that do not stay.
+        """
         with report_disk_errors(self.folder):
-            for path in self.folder.iterdir():
-                if path.is_file() and path.name not in keep:
-                    path.unlink()
+            old = [path for path in self.folder.iterdir() if path.is_file() and path.name not in keep]
             if replies is None:
                 self.replies.end_segment()
             else:
-                self.replies.clear({_name_of(event) for event in replies})
+                old += self.replies.clear({_name_of(event) for event in replies})
+            self._spares.retire(old)
+            if not reuse:
+                self._spares.clear()
+
+    def close(self) -> None:
+        """Close the replies, and delete the spare files; what cannot be deleted, the next start deletes."""
+        self.replies.end_segment()
+        with suppress(OSError):
+            self._spares.clear()
 
 
 def _name_of(event: Replied) -> str:

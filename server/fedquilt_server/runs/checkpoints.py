@@ -89,11 +89,15 @@ class Checkpoints:
         self.last = checkpoint
         self._journal.save(checkpoint)
 
-    def clean(self, keep: Collection[str]) -> None:
+    def clean(self, keep: Collection[str], *, reuse: bool = False) -> None:
         """Delete what the newest checkpoint does not need: blobs whose digest is not in ``keep``, and older replies.
 
         Replies that were journaled together with the one that closed the round may count in the next one.
+
+        Args:
+            reuse: whether more rounds come, whose files are written over the older ones.
         """
         last = self.last
         later = [event for _, event in self._journal.events_after(last.seq) if isinstance(event, Replied)]
-        self._blobs.clean({last.arrays, last.extra, *keep}, replies=None if self._keep_replies else later)
+        replies = None if self._keep_replies else later
+        self._blobs.clean({last.arrays, last.extra, *keep}, replies=replies, reuse=reuse)

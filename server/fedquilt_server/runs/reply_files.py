@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from fedquilt_common.files.durable import sync
+from fedquilt_common.files.durable import sync, write_all
 from fedquilt_common.types import ClientId
 from fedquilt_common.wire.chunks import digest_file
 from fedquilt_common.wire.codec import FileArrays
@@ -126,7 +126,7 @@ class ReplyFiles:
         file = self._file or self._begin_segment()
         entry = f"reply {name} {len(content)}".encode().ljust(_ENTRY_BYTES - 1) + b"\n"
         try:
-            _write_all(file, b"".join((entry, content, bytes(_padding(len(content))))))
+            write_all(file, b"".join((entry, content, bytes(_padding(len(content))))))
         except OSError:
             self.end_segment()  # whoever reads the segment stops at the torn reply
             raise
@@ -161,18 +161,16 @@ class ReplyFiles:
             self._file.close()
             self._file = None
 
-    def clear(self, keep: Collection[str] = ()) -> None:
-        """Delete all replies but those named in ``keep``, and those that share a segment with them.
+    def clear(self, keep: Collection[str] = ()) -> list[Path]:
+        """Forget all replies but those named in ``keep``, and those that share a segment with them.
 
-        Raises:
-            OSError: a file cannot be deleted.
+        Returns:
+            Their files, which the caller must delete.
         """
         self.end_segment()
         self._places = {name: place for name, place in self._places.items() if name in keep}
         kept = {self.find(name).path for name in keep}
-        for path in self.folder.iterdir():
-            if path not in kept:
-                path.unlink()
+        return [path for path in self.folder.iterdir() if path not in kept]
 
     def _begin_segment(self) -> BinaryIO:
         self._segment = self.folder / f"segment-{self._next}"
@@ -180,13 +178,6 @@ class ReplyFiles:
         self._next += 1
         self._end = self._synced = 0
         return self._file
-
-
-def _write_all(file: BinaryIO, content: bytes) -> None:
-    """Write all of the bytes: a single call writes fewer if the disk is full, and the next one raises."""
-    left = memoryview(content)
-    while left:
-        left = left[file.write(left) :]
 
 
 def _padding(size: int) -> int:

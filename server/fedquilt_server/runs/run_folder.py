@@ -128,7 +128,7 @@ class RunFolder:
     def release(self) -> None:
         """Close the journal and the replies, and unlock the folder for other processes."""
         self.journal.close()
-        self.blobs.replies.end_segment()
+        self.blobs.close()
         self._lock.close()
 
     def _last_round(self) -> int:

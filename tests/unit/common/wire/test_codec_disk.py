@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedquilt_common.wire.codec import write_arrays
+from fedquilt_common.wire.chunks import digest_file
+from fedquilt_common.wire.codec import FileArrays, write_arrays
 
 
 @contextmanager
@@ -29,3 +30,16 @@ def test_a_disk_without_room_is_an_error_of_the_disk(tmp_path: Path) -> None:
     with largest_file(1000), pytest.raises(OSError, match="File too large") as error:
         write_arrays(tmp_path / "x", {"x": np.zeros(1 << 16, np.float32)})
     assert (error.value.errno, error.value.filename) == (errno.EFBIG, str(tmp_path / "x"))
+
+
+@pytest.mark.parametrize("before", [0, 100, 3_000_000], ids=str)
+@pytest.mark.parametrize("numbers", [10, 1 << 19], ids=str)
+def test_a_file_is_written_over_where_it_lies(tmp_path: Path, before: int, numbers: int) -> None:
+    """Ext4 writes a file to the disk at once that is renamed over another: on a board, its SD card."""
+    path = tmp_path / "x"
+    path.write_bytes(b"\xff" * before)
+    number = path.stat().st_ino
+    blob = write_arrays(path, {"x": np.zeros(numbers, np.float32)}, durable=True)
+    assert path.stat().st_ino == number
+    assert (blob.size, blob.digest) == (path.stat().st_size, digest_file(path))
+    assert not FileArrays(path)["x"].any()

@@ -218,7 +218,7 @@ def test_messages_wait_until_the_link_opens() -> None:
     for number in range(5):
         board.near.publish(f"up/{number}", b"x")
         wait_for(lambda number=number: len(board.others) == number + 1)  # type: ignore[misc]
-        assert (time.time() % 0.4) > 0.29
+        assert (time.time() - 0.29) % 0.4 < 0.15  # this process may notice it a little later
         time.sleep(0.17)
 
 

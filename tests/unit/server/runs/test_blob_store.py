@@ -120,6 +120,50 @@ def test_a_reply_that_has_just_arrived_is_read_again_only_if_its_file_changed(
         store.load_replies([event])
 
 
+def receive(store: BlobStore, client: int, numbers: NDArray[Any]) -> Replied:
+    """Return a reply with a file of its own; there is a blob with the same bytes."""
+    blob = store.put({"a": numbers})
+    content, event = blob.path.read_bytes(), reply(client, blob.digest)
+    (header,) = blob.headers(blob.size)
+    assembly = store.begin_reply(header, blob.size)
+    assembly.add(header, content)
+    store.keep_reply(assembly, reply_name(client, 2, 1, blob.digest))
+    return event
+
+
+def inode(store: BlobStore, event: Replied) -> int:
+    return store.replies.path(reply_name(*event.file)).stat().st_ino
+
+
+def test_a_large_reply_is_written_over_one_that_nobody_needs(store: BlobStore) -> None:
+    first = receive(store, 1, np.arange(400_000.0))
+    old = {inode(store, first), store.path(first.digest).stat().st_ino}
+    store.clean(set(), reuse=True)
+    assert files(store) == {"partial/spare-1", "partial/spare-2"}
+    second, third = receive(store, 2, np.ones(300_000)), receive(store, 3, np.ones(10))
+    new = {inode(store, second), store.path(second.digest).stat().st_ino}
+    assert old == new
+    assert not new & {inode(store, third), store.path(third.digest).stat().st_ino}
+    assert [one["a"].sum() for one in store.load_replies([second, third])] == [300_000, 10]
+    store.clean(set())
+    assert files(store) == set()
+
+
+def test_arrays_of_a_deleted_reply_that_are_still_in_use_stay(store: BlobStore) -> None:
+    first = receive(store, 1, np.arange(400_000.0))
+    used = store.load_replies([first])[0]["a"]
+    store.clean(set(), reuse=True)
+    receive(store, 2, np.ones(400_000))
+    assert used[-1] == 399_999
+
+
+def test_closing_deletes_spare_files(store: BlobStore) -> None:
+    receive(store, 1, np.arange(400_000.0))
+    store.clean(set(), reuse=True)
+    store.close()
+    assert files(store) == set()
+
+
 def test_a_full_disk_is_named(store: BlobStore) -> None:
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, limit[1]))
