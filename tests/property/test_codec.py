@@ -55,7 +55,9 @@ def sent(path: Path, arrays: Mapping[str, NDArray[Any]], precision: Precision = 
 
 
 @settings(deadline=None)
-@given(dictionaries(finite(16) | finite(32) | finite(64)), st.none() | st.text(st.characters(exclude_categories=["Cs"])))
+@given(
+    dictionaries(finite(16) | finite(32) | finite(64)), st.none() | st.text(st.characters(exclude_categories=["Cs"]))
+)
 def test_a_container_is_what_safetensors_writes(arrays: dict[str, NDArray[Any]], text: str | None) -> None:
     metadata = None if text is None else {"key": text}
     with container() as path:

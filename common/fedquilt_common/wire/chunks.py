@@ -290,7 +290,8 @@ class Assembly:
     def _write(self, payload: bytes, offset: int) -> None:
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            while written := os.pwrite(descriptor, payload, offset):  # fewer bytes if the disk is full; then it raises
+            while payload:
+                written = os.pwrite(descriptor, payload, offset)  # fewer bytes if the disk is full; then it raises
                 payload, offset = payload[written:], offset + written
                 self._unwritten += written
             if self._durable and self._unwritten >= WRITTEN_AHEAD:

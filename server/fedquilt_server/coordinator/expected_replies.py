@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -70,7 +71,7 @@ class ExpectedReply:
     public: str | None = None
     summed: SumTerms | None = None
 
-    @property
+    @cached_property  # asked for each chunk
     def limit(self) -> int:
         """The largest reply in bytes, or the largest partial sum, with room for the container's header."""
         alone = largest_size(self.layouts)
