@@ -216,7 +216,7 @@ class Assembly:
         limit: largest accepted size in bytes, checked before anything is written.
         kept: number of the first chunks that the partial file holds already.
         durable: the whole file is on the disk when ``finish`` returns.
-        over: a file that nobody needs, of any size, which becomes the partial one: its blocks are written over.
+        over: a spare file of any size, which becomes the partial file: the transfer overwrites its blocks.
 
     Raises:
         PayloadError: the transfer is larger than ``limit``.

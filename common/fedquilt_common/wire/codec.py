@@ -136,8 +136,8 @@ def write_arrays(
     """Write a container; a large one directly from the arrays' memory (no copy in fp32).
 
     Args:
-        path: the file to write; its folder is created. A file that exists is written over where it lies, so nobody may
-            read it, nor use arrays of it.
+        path: the file to write; its folder is created. An existing file is overwritten in place, so no reader and no
+            mapped array may use it.
         arrays: arrays of any shape by name.
         precision: number format of floats on the wire; None: that of the arrays.
         metadata: texts to store in the container's header.

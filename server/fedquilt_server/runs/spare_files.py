@@ -1,4 +1,4 @@
-"""Files that nobody needs any more, for the next ones to be written over.
+"""Spare files: no longer needed, and written over by the next large files.
 
 A file system takes as long to free and to allocate the blocks of a large file as to write it. The sync of a file with
 new blocks also waits until those of other files are written.
@@ -6,20 +6,23 @@ new blocks also waits until those of other files are written.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 _MOST: Final = 16
 _SMALLEST: Final = 1 << 20
 """Bytes of a file from which it is worth keeping."""
-_MAPS: Final = Path("/proc/self/maps")
+_PROCESS: Final = Path("/proc/self")
 
 
 class SpareFiles:
     """Up to 16 spare files in a folder.
 
     Args:
-        folder: where they wait; whoever opens the folder again deletes what is left there.
+        folder: holds the spare files; each start empties it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -27,22 +30,27 @@ class SpareFiles:
         self._waiting = list[Path]()
         self._serial = 0
 
-    def retire(self, paths: list[Path]) -> None:
+    def retire(self, paths: Iterable[Path]) -> None:
         """Keep some of these files as spare ones, and delete the others.
 
-        A file of which arrays are still in use stays as it is on the disk, without a name.
+        A file that is open, or of which an array is in use, is deleted: whoever uses it still reads the same bytes.
 
         Raises:
             OSError: a file cannot be deleted.
         """
-        mapped = _mapped_files()
+        moved = list[Path]()
         for path in paths:
-            is_free = mapped is not None and f"/{path.name}\n" not in mapped
-            if is_free and len(self._waiting) < _MOST and path.stat().st_size >= _SMALLEST:
+            if len(self._waiting) + len(moved) < _MOST and path.stat().st_size >= _SMALLEST:
                 self._serial += 1
-                self._waiting.append(path.replace(self._folder / f"spare-{self._serial}"))
+                moved.append(path.replace(self._folder / f"spare-{self._serial}"))  # nobody can open it from now on
             else:
                 path.unlink()
+        used = _used_files() if moved else set()
+        for path in moved:
+            if used is None or path.name in used:
+                path.unlink()
+            else:
+                self._waiting.append(path)
 
     def take(self) -> Path | None:
         """Return a file to write over; None if there is none."""
@@ -64,9 +72,15 @@ class SpareFiles:
             path.unlink(missing_ok=True)
 
 
-def _mapped_files() -> str | None:
-    """Return the lines that name the files in this process's memory; None if the system does not tell."""
+def _used_files() -> set[str] | None:
+    """Return the names of the files that this process has open or mapped; None if the system does not list them."""
     try:
-        return _MAPS.read_text(errors="replace")
+        mapped = (_PROCESS / "maps").read_text(errors="replace").splitlines()
+        descriptors = list((_PROCESS / "fd").iterdir())
     except OSError:
         return None
+    names = {line.rpartition("/")[2] for line in mapped}
+    for descriptor in descriptors:
+        with suppress(OSError):  # closed meanwhile
+            names.add(os.path.basename(os.readlink(descriptor)))  # noqa: PTH119, PTH115 - for thousands of them
+    return names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedquilt_server.runs import spare_files
@@ -30,9 +31,21 @@ def test_a_few_large_files_wait(tmp_path: Path) -> None:
 
 
 def test_without_knowledge_of_what_is_in_use_all_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spare_files, "_MAPS", tmp_path / "none")
+    monkeypatch.setattr(spare_files, "_PROCESS", tmp_path / "none")
     SpareFiles(tmp_path).retire(make(tmp_path, 2))
     assert not list(tmp_path.iterdir())
+
+
+def test_an_open_file_and_a_mapped_one_keep_their_bytes(tmp_path: Path) -> None:
+    spares, (read, mapped, free) = SpareFiles(tmp_path), make(tmp_path, 3)
+    numbers = np.memmap(mapped, mode="r")
+    with read.open("rb") as file:
+        spares.retire([read, mapped, free])
+        assert spares.place(tmp_path / "next").read_bytes() == bytes(LARGE)
+        assert [path.name for path in tmp_path.iterdir()] == ["next"]
+        (tmp_path / "next").write_bytes(b"\xff" * LARGE)
+        assert file.read() == bytes(LARGE)
+    assert not numbers.any()
 
 
 def test_clearing_deletes_them(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ class Recorder:
         """Save a round's model, and delete all earlier ones; returns the model's digest."""
         digest = self._blobs.put(arrays).digest
         self._journal.save(StoredCheckpoint(round, 0, digest, "", 0.0, "", None, Traffic()))
-        self._blobs.clean({digest})
+        self._blobs.clean({digest}, reuse=True)
         return digest
 
 
