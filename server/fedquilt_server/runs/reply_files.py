@@ -162,14 +162,20 @@ class ReplyFiles:
             self._file = None
 
     def clear(self, keep: Collection[str] = ()) -> list[Path]:
-        """Forget all replies but those named in ``keep``, and those that share a segment with them.
+        """Forget all replies but those named in ``keep``, and delete the segments without any of them.
 
         Returns:
-            Their files, which the caller must delete.
+            The files of single replies, which the caller must delete.
+
+        Raises:
+            OSError: a segment cannot be deleted.
         """
         self.end_segment()
         self._places = {name: place for name, place in self._places.items() if name in keep}
         kept = {self.find(name).path for name in keep}
+        for _, path in _segments(self.folder):
+            if path not in kept:
+                path.unlink()
         return [path for path in self.folder.iterdir() if path not in kept]
 
     def _begin_segment(self) -> BinaryIO:

@@ -23,11 +23,13 @@ class SpareFiles:
 
     Args:
         folder: holds the spare files; each start empties it.
+        name: begins their names.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
-        self._waiting = list[Path]()
+        self._name = name
+        self._waiting = dict[Path, int]()
         self._serial = 0
 
     def retire(self, paths: Iterable[Path]) -> None:
@@ -38,29 +40,28 @@ class SpareFiles:
         Raises:
             OSError: a file cannot be deleted.
         """
-        moved = list[Path]()
+        moved = dict[Path, int]()
         for path in paths:
-            if len(self._waiting) + len(moved) < _MOST and path.stat().st_size >= _SMALLEST:
+            size = path.stat().st_size
+            if len(self._waiting) + len(moved) < _MOST and size >= _SMALLEST:
                 self._serial += 1
-                moved.append(path.replace(self._folder / f"spare-{self._serial}"))  # nobody can open it from now on
+                spare = self._folder / f"{self._name}-{self._serial}"
+                moved[path.replace(spare)] = size  # nobody can open it from now on
             else:
                 path.unlink()
         used = _used_files() if moved else set()
-        for path in moved:
+        for path, size in moved.items():
             if used is None or path.name in used:
                 path.unlink()
             else:
-                self._waiting.append(path)
+                self._waiting[path] = size
 
-    def take(self) -> Path | None:
-        """Return a file to write over; None if there is none."""
-        return self._waiting.pop() if self._waiting else None
-
-    def place(self, path: Path) -> Path:
-        """Move a spare file, if there is one, to ``path``, to write over it there; returns ``path``."""
-        if (spare := self.take()) is not None:
-            spare.replace(path)
-        return path
+    def take(self, size: int = 0) -> Path | None:
+        """Return the file to write ``size`` bytes over, the one of the closest size; None if there is none."""
+        closest = min(self._waiting, key=lambda path: abs(self._waiting[path] - size), default=None)
+        if closest is not None:
+            del self._waiting[closest]
+        return closest
 
     def clear(self) -> None:
         """Delete all spare files.

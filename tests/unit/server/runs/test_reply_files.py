@@ -97,9 +97,9 @@ def test_a_full_disk_loses_no_reply_that_was_written(tmp_path: Path) -> None:
     assert again.find(later).read() == bytes(1000)
 
 
-def test_clearing_forgets_all_and_names_their_files(tmp_path: Path) -> None:
+def test_clearing_deletes_segments_and_returns_the_other_files(tmp_path: Path) -> None:
     files = ReplyFiles(tmp_path)
-    name = write(files, 1, b"reply")
-    files.path(reply_name(2, 1, 0, "ab" * 32)).write_bytes(b"a large one")
-    assert set(files.clear()) == set(tmp_path.iterdir())
+    name, large = write(files, 1, b"reply"), files.path(reply_name(2, 1, 0, "ab" * 32))
+    large.write_bytes(b"a large one")
+    assert files.clear() == list(tmp_path.iterdir()) == [large]
     assert files.find(name).size is None
