@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
-WRITTEN_AHEAD: Final = 4 << 20
+_WRITTEN_AHEAD: Final = 4 << 20
 """Bytes after which the disk begins to write a file that must be durable in the end."""
 _START_WRITING: Final = 2
 """Linux' SYNC_FILE_RANGE_WRITE."""
@@ -26,13 +27,23 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def start_writing(descriptor: int) -> None:
-    """Let the system begin to write an open file to the disk, so that a later ``sync`` waits less.
+def start_writing(descriptor: int, unwritten: int) -> int:
+    """Let the system begin to write an open file to the disk after each 4 MiB, so that a later ``sync`` waits less.
 
     Nothing happens on a system that has no such call, or if the file system refuses it: ``sync`` reports errors.
+
+    Args:
+        descriptor: the file.
+        unwritten: bytes that were added since the system last began.
+
+    Returns:
+        The bytes that are still unwritten.
     """
+    if unwritten < _WRITTEN_AHEAD:
+        return unwritten
     if (call := _sync_file_range()) is not None:
         call(descriptor, 0, 0, _START_WRITING)
+    return 0
 
 
 @functools.cache
@@ -63,12 +74,14 @@ def replace_durably(source: Path, target: Path) -> None:
 
 def write_durably(path: Path, text: str) -> None:
     """Replace a small text file; readers see the old text or the new one, also after a crash or a power cut."""
-    replace_durably(_write_new(path, text), path)
+    with _written_draft(path, text) as draft:
+        replace_durably(draft, path)
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace a text file that can be made again: readers never see half of it, but a power cut may lose it."""
-    _write_new(path, text).replace(path)
+    with _written_draft(path, text) as draft:
+        draft.replace(path)
 
 
 def create_private(path: Path) -> Path:
@@ -84,17 +97,18 @@ def delete_with_draft(path: Path) -> None:
     _draft(path).unlink(missing_ok=True)
 
 
-def _write_new(path: Path, text: str) -> Path:
-    """Write the text to a new file next to ``path``; nothing of it is left if the disk is full."""
+@contextlib.contextmanager
+def _written_draft(path: Path, text: str) -> Iterator[Path]:
+    """Write the text to a new file next to ``path``; nothing of it is left after an error, such as a full disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = _draft(path)
+    draft = _draft(path)
     try:
-        with fresh.open("w", encoding="utf-8", newline="") as file:
+        with draft.open("w", encoding="utf-8", newline="") as file:
             file.write(text)
+        yield draft
     except OSError:
-        fresh.unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
         raise
-    return fresh
 
 
 def _draft(path: Path) -> Path:

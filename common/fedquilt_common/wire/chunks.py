@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fedquilt_common.errors import DamagedTransferError, PayloadError
-from fedquilt_common.files.durable import WRITTEN_AHEAD, replace_durably, start_writing
+from fedquilt_common.files.durable import replace_durably, start_writing
 
 if TYPE_CHECKING:
     from fedquilt_common.wire.transport import Transport
@@ -294,9 +294,8 @@ class Assembly:
                 written = os.pwrite(descriptor, payload, offset)  # fewer bytes if the disk is full; then it raises
                 payload, offset = payload[written:], offset + written
                 self._unwritten += written
-            if self._durable and self._unwritten >= WRITTEN_AHEAD:
-                start_writing(descriptor)
-                self._unwritten = 0
+            if self._durable:
+                self._unwritten = start_writing(descriptor, self._unwritten)
         finally:
             os.close(descriptor)
 

@@ -11,7 +11,7 @@ import mmap
 import os
 import sys
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.errors import PayloadError
-from fedquilt_common.files.durable import WRITTEN_AHEAD, start_writing, write_all
+from fedquilt_common.files.durable import start_writing, write_all
 from fedquilt_common.types import Arrays, Precision
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.container_header import (
@@ -132,6 +132,7 @@ def write_arrays(
     *,
     labels: bool = False,
     durable: bool = False,
+    spare: Callable[[int], Path | None] = lambda _size: None,
 ) -> Blob:
     """Write a container; a large one directly from the arrays' memory (no copy in fp32).
 
@@ -143,6 +144,7 @@ def write_arrays(
         metadata: texts to store in the container's header.
         labels: the arrays are soft labels, whose container's head travels apart from the numbers.
         durable: the caller syncs the file next, so the disk begins to write a large one at once.
+        spare: returns a file to write over, for a number of bytes; it is moved to ``path``.
 
     Returns:
         The file with its digest.
@@ -154,6 +156,8 @@ def write_arrays(
     header, numbers = _describe(arrays, precision, metadata or {})
     size = len(header) + sum(map(len, numbers))
     path.parent.mkdir(parents=True, exist_ok=True)
+    if (over := spare(size)) is not None:
+        over.replace(path)
     digest = _write_pieces(path, _pieces(header, numbers, size), size, durable=durable)
     return Blob(path, digest, size, len(header) if labels else 0)
 
@@ -201,10 +205,8 @@ def _write_pieces(path: Path, pieces: Iterable[bytes | memoryview], size: int, *
             for piece in pieces:
                 write_all(file, piece)
                 digest.update(piece)
-                unwritten += len(piece)
-                if durable and unwritten >= WRITTEN_AHEAD:
-                    start_writing(file.fileno())
-                    unwritten = 0
+                if durable:
+                    unwritten = start_writing(file.fileno(), unwritten + len(piece))
             if os.fstat(file.fileno()).st_size != size:
                 file.truncate()
     except OSError as error:  # such as a full disk, which names no file

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from fedquilt_common.files import durable
 from fedquilt_common.files.durable import delete_with_draft, write_atomically, write_durably
 
 
@@ -28,6 +30,21 @@ def test_a_file_that_does_not_fit_leaves_the_old_one_alone(tmp_path: Path, write
     with pytest.raises(OSError, match="File too large"):
         write(path, "longer than eight bytes")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("state.json", "old")]
+
+
+@pytest.mark.parametrize(("place", "step"), [(durable, "sync"), (Path, "replace")])
+def test_an_error_after_the_text_is_written_leaves_no_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: object, step: str
+) -> None:
+    """Some file systems find only at the sync that there is no room."""
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(place, step, fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_durably(tmp_path / "state.json", "{}")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_draft_of_a_killed_process_is_deleted_with_its_file(tmp_path: Path) -> None:
