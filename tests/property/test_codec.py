@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import safetensors.numpy
+import safetensors.torch
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -63,6 +64,16 @@ def test_a_container_is_what_safetensors_writes(arrays: dict[str, NDArray[Any]],
     with container() as path:
         write_arrays(path, arrays, None, metadata)
         assert path.read_bytes() == safetensors.numpy.save(arrays, metadata)
+
+
+@pytest.mark.parametrize(("precision", "half"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
+def test_halves_lie_where_safetensors_puts_them(tmp_path: Path, precision: Precision, half: torch.dtype) -> None:
+    kinds = (np.int64, np.int32, np.int16, np.int8, np.uint8, np.bool_, np.float32)
+    arrays: dict[str, NDArray[Any]] = {str(number): np.ones((2, 3), kind) for number, kind in enumerate(kinds)}
+    write_arrays(tmp_path / "x", arrays, precision)
+    tensors = {name: torch.from_numpy(x) for name, x in arrays.items()}
+    tensors |= {name: tensor.to(half) for name, tensor in tensors.items() if tensor.is_floating_point()}
+    assert (tmp_path / "x").read_bytes() == safetensors.torch.save(tensors)
 
 
 def assert_same(found: Mapping[str, NDArray[Any]], expected: Mapping[str, NDArray[Any]]) -> None:
