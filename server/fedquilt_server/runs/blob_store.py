@@ -62,8 +62,7 @@ class BlobStore:
             for left_over in self.partial.iterdir():
                 left_over.unlink()
             self.replies = ReplyFiles(folder / REPLIES)
-        self._spare_blobs = SpareFiles(self.partial, "spare-blob")
-        self._spare_replies = SpareFiles(self.partial, "spare-reply")
+        self._spares = SpareFiles(self.partial)
         self._serial = 0
 
     def path(self, digest: str) -> Path:
@@ -136,7 +135,7 @@ class BlobStore:
         check_size(first, limit)
         self._serial += 1
         path = self.partial / str(self._serial)
-        return Assembly(path, first, limit, durable=True, over=self._spare_replies.take(first.size))
+        return Assembly(path, first, limit, durable=True, over=self._spares.take(first.size))
 
     def keep_reply(self, assembly: Assembly, name: str) -> Blob:
         """Move a reply that has arrived, too large for a segment, to its place; it is verified and durable.
@@ -185,10 +184,8 @@ class BlobStore:
     def put(self, arrays: Arrays, precision: Precision = "fp32", *, labels: bool = False) -> Blob:
         """Write arrays durably under their digest; ``labels`` writes them as soft labels."""
         with report_disk_errors(self.partial):
-            path = self.partial / "writing"
-            if (spare := self._spare_blobs.take()) is not None:
-                spare.replace(path)
-            return self._keep(write_arrays(path, arrays, precision, labels=labels, durable=True))
+            path, spare = self.partial / "writing", self._spares.take
+            return self._keep(write_arrays(path, arrays, precision, labels=labels, durable=True, spare=spare))
 
     def put_patch(self, arrays: Arrays, patch: Patch, precision: Precision) -> Blob:
         """Write a patch of ``arrays`` durably under its digest."""
@@ -209,23 +206,20 @@ class BlobStore:
             reuse: whether more blobs come, which are written over those that do not stay.
         """
         with report_disk_errors(self.folder):
-            self._spare_blobs.retire(path for path in self.folder.iterdir() if path.is_file() and path.name not in keep)
+            old = [path for path in self.folder.iterdir() if path.is_file() and path.name not in keep]
             if replies is None:
                 self.replies.end_segment()
             else:
-                self._spare_replies.retire(self.replies.clear({_name_of(event) for event in replies}))
+                old += self.replies.clear({_name_of(event) for event in replies})
+            self._spares.retire(old)
             if not reuse:
-                self._clear_spares()
-
-    def _clear_spares(self) -> None:
-        self._spare_blobs.clear()
-        self._spare_replies.clear()
+                self._spares.clear()
 
     def close(self) -> None:
         """Close the replies, and delete the spare files; what cannot be deleted, the next start deletes."""
         self.replies.end_segment()
         with suppress(OSError):
-            self._clear_spares()
+            self._spares.clear()
 
 
 def _name_of(event: Replied) -> str:

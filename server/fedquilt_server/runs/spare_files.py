@@ -6,7 +6,6 @@ new blocks also waits until those of other files are written.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -23,12 +22,10 @@ class SpareFiles:
 
     Args:
         folder: holds the spare files; each start empties it.
-        name: begins their names.
     """
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._name = name
         self._waiting = dict[Path, int]()
         self._serial = 0
 
@@ -45,7 +42,7 @@ class SpareFiles:
             size = path.stat().st_size
             if len(self._waiting) + len(moved) < _MOST and size >= _SMALLEST:
                 self._serial += 1
-                spare = self._folder / f"{self._name}-{self._serial}"
+                spare = self._folder / f"spare-{self._serial}"
                 moved[path.replace(spare)] = size  # nobody can open it from now on
             else:
                 path.unlink()
@@ -56,7 +53,7 @@ class SpareFiles:
             else:
                 self._waiting[path] = size
 
-    def take(self, size: int = 0) -> Path | None:
+    def take(self, size: int) -> Path | None:
         """Return the file to write ``size`` bytes over, the one of the closest size; None if there is none."""
         closest = min(self._waiting, key=lambda path: abs(self._waiting[path] - size), default=None)
         if closest is not None:
@@ -69,7 +66,8 @@ class SpareFiles:
         Raises:
             OSError: a file cannot be deleted.
         """
-        while (path := self.take()) is not None:
+        while self._waiting:
+            path, _ = self._waiting.popitem()
             path.unlink(missing_ok=True)
 
 
@@ -83,5 +81,5 @@ def _used_files() -> set[str] | None:
     names = {line.rpartition("/")[2] for line in mapped}
     for descriptor in descriptors:
         with suppress(OSError):  # closed meanwhile
-            names.add(os.path.basename(os.readlink(descriptor)))  # noqa: PTH119, PTH115 - for thousands of them
+            names.add(descriptor.readlink().name)
     return names
