@@ -8,12 +8,12 @@ from typing import Any, Final
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paho.mqtt._packet import decode_publish
+from paho.mqtt._packet import decode_puback, decode_publish
 from paho.mqtt.enums import MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from fedquilt_common.wire.publish_packets import PublishHead, pack_properties, parse_head
+from fedquilt_common.wire.publish_packets import PackedProperties, PublishHead, is_success, parse_head
 
 TOPIC: Final = "fedquilt/v1/lab/round"
 HEADERS = st.binary(max_size=300)
@@ -37,7 +37,7 @@ def packet(properties: bytes, payload: bytes = b"payload", qos: int = 1, topic: 
 @given(EXPIRIES, HEADERS)
 def test_properties_are_packed_as_paho_packs_them(expiry: int, header: bytes) -> None:
     values = {"MessageExpiryInterval": expiry, **({"CorrelationData": header} if header else {})}
-    assert pack_properties(expiry, header) == paho_properties(**values)
+    assert PackedProperties(expiry, header).pack() == paho_properties(**values)
 
 
 @given(EXPIRIES | st.none(), HEADERS, st.binary(max_size=300), st.sampled_from([0, 1]), st.booleans(), st.booleans())
@@ -80,10 +80,20 @@ def test_paho_decides_what_happens_to_other_packets(content: bytearray, first: i
 
 @given(EXPIRIES, st.binary(max_size=20), st.data())
 def test_what_paho_refuses_is_never_accepted(expiry: int, header: bytes, data: st.DataObject) -> None:
-    content = packet(pack_properties(expiry, header))
+    content = packet(PackedProperties(expiry, header).pack())
     place = data.draw(st.integers(0, len(content) - 1))
     content[place] = data.draw(st.integers(0, 255))
     head = parse_head(0x32, content)
     if head is not None:
         decoded = decode_publish(0x32, content, MQTTProtocolVersion.MQTTv5)
         assert (decoded.topic.decode(), decoded.payload) == (head.topic, content[head.payload_at :])
+
+
+@given(
+    st.integers(1, 65535), st.sampled_from([b"", b"\x00", b"\x10", b"\x80", b"\x87", b"\x97", b"\x00\x00", b"\x10\x00"])
+)
+def test_what_is_no_plain_acknowledgement_is_left_to_paho(mid: int, rest: bytes) -> None:
+    """0x10 says that nobody has subscribed, 0x80 and above that the broker refused the message."""
+    content = bytearray(struct.pack(">H", mid) + rest)
+    decoded = decode_puback(0x40, content, MQTTProtocolVersion.MQTTv5)
+    assert is_success(content) == (len(rest) < 2 and not decoded.reason.is_failure)

@@ -10,18 +10,25 @@ import ssl
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
-from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage, MQTTv5
+from paho.mqtt.client import Client, ConnectFlags, MQTTMessage, MQTTMessageInfo, MQTTv5
 from paho.mqtt.enums import CallbackAPIVersion, MessageType, MQTTErrorCode
+from paho.mqtt.exception import MalformedPacket
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from fedquilt_common.errors import BrokerUnreachableError, FedquiltError
+from fedquilt_common.errors import BrokerUnreachableError
 from fedquilt_common.wire.broker_url import BrokerAddress
+from fedquilt_common.wire.connection_errors import (
+    explain_crash,
+    explain_failed_attempt,
+    explain_loss,
+    explain_refusal,
+    explain_small_packets,
+)
 from fedquilt_common.wire.discovery import open_connection
 from fedquilt_common.wire.mqtt_limits import (
     HELD_BYTES,
@@ -34,14 +41,12 @@ from fedquilt_common.wire.mqtt_limits import (
     RETAINED_EXPIRY,
     SMALLEST_PACKET,
 )
-from fedquilt_common.wire.publish_packets import PublishHead, pack_properties, parse_head
+from fedquilt_common.wire.publish_packets import PackedProperties, PublishHead, is_success, parse_head
 from fedquilt_common.wire.read_ahead import Ignores, ReadAhead
-from fedquilt_common.wire.tls import TlsContext, explain_tls_error, secure_socket
+from fedquilt_common.wire.tls import TlsContext, secure_socket
 from fedquilt_common.wire.transport import (
     Connected,
-    Crashed,
     Deliver,
-    Disconnected,
     MqttMessage,
     PublicationRefused,
     Will,
@@ -51,13 +56,10 @@ from fedquilt_common.wire.window import QUEUED_BYTES, Intake, Window
 
 log = logging.getLogger(__name__)
 
-_OWN_CERTIFICATE: Final = (
-    "The broker may refuse this machine's certificate: revoked, or of another federation. Run `fedquilt doctor`"
-)
-_CREDENTIALS: Final = "Check the user, the password (FEDQUILT_BROKER_PASSWORD) and the certificates"
-_CLOSED: Final = "It may restart. If this repeats, look at its log"
 _KEEPALIVE: Final = 30
 _BRAKE_SECONDS: Final = 0.001
+_PACKETS: Final = 32
+"""Packets that are handled before paho writes again and checks the keepalive."""
 _FAREWELL: Final = 5.0
 """Seconds that ``close`` waits for the broker to acknowledge what is sent."""
 
@@ -78,6 +80,7 @@ class _CountingClient(Client):
     tls_error: ssl.SSLError | None = None
     on_crash: Callable[[Exception], None] = staticmethod(lambda _error: None)
     on_publication: Callable[[PublishHead, bytes], None]
+    on_acknowledgement: Callable[[int], None]
 
     def loop_forever(self, timeout: float = 1.0, retry_first_connection: bool = False) -> MQTTErrorCode:
         """Run the network thread; whatever it raises is reported, because nobody would notice its end."""
@@ -108,25 +111,48 @@ class _CountingClient(Client):
 
     def _count_received(self, size: int) -> None:
         self.bytes_received += size
+        self._last_bytes_received = time.monotonic()
 
-    def _sock_recv(self, bufsize: int) -> bytes:
+    def _packet_read(self) -> MQTTErrorCode:
+        """Handle the packets that have arrived, several at once if they are small."""
+        for _ in range(_PACKETS):
+            code = self._read_one() or self._handle_one()
+            if code or self._sock is None or not cast("ReadAhead", self._sock).pending():
+                break
+        return code
+
+    def _read_one(self) -> MQTTErrorCode:
+        """Read a packet to where paho's handlers look for it."""
+        try:
+            first, content = self._next_packet()
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return MQTTErrorCode.MQTT_ERR_AGAIN
+        except OSError as error:  # paho only reports that the connection is lost
+            self.tls_error = error if isinstance(error, ssl.SSLError) else None
+            return MQTTErrorCode.MQTT_ERR_CONN_LOST
+        except ValueError:
+            return MQTTErrorCode.MQTT_ERR_PROTOCOL
+        self._in_packet.update({"command": first, "packet": content, "remaining_length": len(content)})
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    def _handle_one(self) -> MQTTErrorCode:
+        try:
+            return self._packet_handle()
+        except MalformedPacket:
+            return MQTTErrorCode.MQTT_ERR_PROTOCOL
+        finally:
+            self._in_packet["packet"] = bytearray()  # frees the memory
+
+    def _next_packet(self) -> tuple[int, bytearray]:
+        connection: Any = self._sock
+        if connection is None:  # paho has closed it
+            raise ConnectionError
         if self.is_full():
             time.sleep(_BRAKE_SECONDS)  # the socket stays readable: without a pause the loop would spin
             raise BlockingIOError
-        if self.ignores is not None and not self._in_packet["command"]:  # between two packets
-            self._drop_ignored(self.ignores)
-        try:
-            return super()._sock_recv(bufsize)
-        except ssl.SSLError as error:  # paho only reports that the connection is lost
-            self.tls_error = error
-            raise
-
-    def _drop_ignored(self, ignores: Ignores) -> None:
-        connection: Any = self._sock
-        if connection is None:
-            return  # paho has closed it, and raises for it
-        if dropped := connection.drop(ignores):
+        if self.ignores is not None and (dropped := connection.drop(self.ignores)):
             self._packet_queue(MessageType.PUBACK, b"".join(b"\x40\x02" + mid for mid in dropped), 0, 0)
+        return cast("tuple[int, bytearray]", connection.read_packet())
 
     def _handle_publish(self) -> MQTTErrorCode:
         """Decode the usual packets here: paho takes many times as long, and copies the payload a dozen times."""
@@ -136,6 +162,30 @@ class _CountingClient(Client):
             return super()._handle_publish()
         self.on_publication(head, bytes(memoryview(packet)[head.payload_at :]))
         return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    def _handle_pubackcomp(self, cmd: Literal["PUBACK", "PUBCOMP"]) -> MQTTErrorCode:
+        """Handle the usual acknowledgement here: paho prepares for each property that it could have."""
+        packet = self._in_packet["packet"]
+        if cmd != "PUBACK" or not is_success(packet):
+            return super()._handle_pubackcomp(cmd)
+        mid = int.from_bytes(packet[:2], "big")
+        with self._out_message_mutex:
+            if self._out_messages.pop(mid, None) is None:
+                return MQTTErrorCode.MQTT_ERR_SUCCESS
+            self._inflight_messages -= 1
+            self.on_acknowledgement(mid)
+            return self._update_inflight()
+
+    def _packet_queue(
+        self,
+        command: int,
+        packet: bytes | bytearray,
+        mid: int,
+        qos: int,
+        info: MQTTMessageInfo | None = None,
+    ) -> MQTTErrorCode:
+        # paho sends a slice of what is left: of a view this is no copy
+        return super()._packet_queue(command, cast("bytes", memoryview(packet)), mid, qos, info)
 
     def _sock_send(self, buf: bytes | bytearray) -> int:
         sent = super()._sock_send(buf)
@@ -187,13 +237,13 @@ class MqttTransport:
         client = _CountingClient(CallbackAPIVersion.VERSION2, client_id, protocol=MQTTv5, manual_ack=True)
         client.is_full = self._is_full
         client.on_crash = self._on_crash
-        client.max_queued_messages_set(0)
         client.on_connect = self._on_connect
         client.on_connect_fail = self._on_connect_fail
         client.on_disconnect = self._on_disconnect
         client.on_message = self._on_message
         client.on_publication = self._on_publication
         client.on_publish = self._on_publish
+        client.on_acknowledgement = self._window.acknowledge
         client.on_subscribe = self._on_subscribe
         if self._address.username:
             client.username_pw_set(self._address.username, self._address.password or None)
@@ -231,7 +281,7 @@ class MqttTransport:
         size = len(payload) + len(header) + len(topic)
         if not self._window.reserve(size):
             return False
-        properties = _PackedProperties(RETAINED_EXPIRY if retain else MESSAGE_EXPIRY, header)
+        properties: Any = PackedProperties(RETAINED_EXPIRY if retain else MESSAGE_EXPIRY, header)
         info = self._client.publish(topic, payload, qos=1, retain=retain, properties=properties)
         self._window.register(info.mid, size)
         return True
@@ -283,23 +333,13 @@ class MqttTransport:
     def bytes_received(self) -> int:
         return self._client.bytes_received
 
-    def _on_connect(
-        self,
-        _client: Client,
-        _data: Any,
-        flags: ConnectFlags,
-        code: ReasonCode,
-        properties: Properties | None,
-    ) -> None:
+    def _on_connect(self, _client: Client, _data: Any, flags: ConnectFlags, code: ReasonCode, properties: Any) -> None:
         if code.is_failure:
-            reason = f"{self._address} refused the connection: {code}"
-            self._deliver(Disconnected(reason, refused=True, advice=_CREDENTIALS))
+            self._deliver(explain_refusal(self._address, str(code)))
             return
         largest = int(getattr(properties, "MaximumPacketSize", LARGEST_PACKET))
         if largest < SMALLEST_PACKET:
-            reason = f"{self._address} accepts packets of at most {largest} bytes"
-            advice = f"Raise the broker's max_packet_size to {SMALLEST_PACKET} or more"
-            self._deliver(Disconnected(reason, refused=True, advice=advice))
+            self._deliver(explain_small_packets(self._address, largest))
             return
         self._max_packet = min(largest, LARGEST_PACKET)
         self._session += not flags.session_present
@@ -308,45 +348,23 @@ class MqttTransport:
 
     def _on_connect_fail(self, _client: Client, _data: Any) -> None:
         error = sys.exc_info()[1]  # paho calls this method while it handles the error, which may be a certificate's
-        failed = Disconnected(f"no MQTT broker answers at {self._address}: {error}")
-        self._deliver(explain_tls_error(self._address, error) or failed)
+        self._deliver(explain_failed_attempt(self._address, error))
 
-    def _on_disconnect(
-        self,
-        _client: Client,
-        _data: Any,
-        _flags: DisconnectFlags,
-        code: ReasonCode,
-        _properties: Properties | None,
-    ) -> None:
-        if self._window.open:
+    def _on_disconnect(self, _client: Client, _data: Any, _flags: Any, code: ReasonCode, _properties: Any) -> None:
+        was_accepted = self._window.open
+        if was_accepted:
             self._back_off()
-            lost = Disconnected(f"connection to {self._address} lost: {code}")
-            if code == "Unspecified error":  # paho's name for a connection that ended without a DISCONNECT packet
-                reason = f"connection to {self._address} lost: the broker closed it"
-                lost = Disconnected(reason, advice=_CLOSED)
-        else:
-            lost = Disconnected(f"{self._address} closed the connection before it accepted the client: {code}")
-            lost = replace(lost, advice=_OWN_CERTIFICATE) if self._address.tls else lost
-            lost = explain_tls_error(self._address, self._client.tls_error) or lost
         self._window.set_open(False)
-        self._deliver(lost)
+        self._deliver(explain_loss(self._address, str(code), was_accepted, self._client.tls_error))
 
     def _on_crash(self, error: Exception) -> None:
         """Cut the connection, so that the broker publishes the will, and report the error."""
         log.error("unforeseen error in the network thread", exc_info=error)
         self._window.set_open(False)
         self._cut_connection()
-        failure = FedquiltError(
-            f"the connection to {self._address} ended because of an unforeseen error: {error!r}. "
-            "Report the defect with the log. To resume, run the same command again"
-        )
-        failure.__cause__ = error
-        self._deliver(Crashed(failure))
+        self._deliver(explain_crash(self._address, error))
 
-    def _on_publish(
-        self, _client: Client, _data: Any, mid: int, code: ReasonCode, _properties: Properties | None
-    ) -> None:
+    def _on_publish(self, _client: Client, _data: Any, mid: int, code: ReasonCode, _properties: Any) -> None:
         if code.is_failure:
             self.refusals += 1
             topic = self._client.topic_of(mid)
@@ -354,9 +372,7 @@ class MqttTransport:
             self._deliver(PublicationRefused(topic, str(code), self._address))
         self._window.acknowledge(mid)
 
-    def _on_subscribe(
-        self, _client: Client, _data: Any, _mid: int, codes: list[ReasonCode], _properties: Properties | None
-    ) -> None:
+    def _on_subscribe(self, _client: Client, _data: Any, _mid: int, codes: list[ReasonCode], _properties: Any) -> None:
         for code in codes:
             if code.is_failure:
                 log.warning("the broker refused a subscription: %s. Check the broker's ACL", code)
@@ -378,22 +394,6 @@ class MqttTransport:
                 self._client.ack(mid, qos)
 
         self._deliver(MqttMessage(head.topic, payload, head.header, head.retained, acknowledge, qos, head.expires_in))
-
-
-class _PackedProperties(Properties):
-    """The properties of a message that is published; paho only packs them."""
-
-    packed: bytes
-
-    def __init__(self, expiry: int, header: bytes) -> None:
-        # without paho's own method, which makes tables of all properties each time
-        object.__setattr__(self, "packed", pack_properties(expiry, header))
-
-    def pack(self) -> bytes:
-        return self.packed
-
-    def __str__(self) -> str:
-        return self.packed.hex()
 
 
 def _properties(packet: int) -> Any:

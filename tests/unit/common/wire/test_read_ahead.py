@@ -1,4 +1,4 @@
-"""Reading ahead of paho: no byte is lost, and ignored publications never reach it."""
+"""Packets are read from a socket: no byte is lost, and ignored publications reach nobody."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedquilt_common.wire.publish_packets import parse_publish
+from fedquilt_common.wire.mqtt_limits import LARGEST_PACKET
+from fedquilt_common.wire.publish_packets import pack_length, parse_publish
 from fedquilt_common.wire.read_ahead import ReadAhead
 
 
 def packet(topic: str, payload: bytes, qos: int, mid: int, *, retained: bool = False) -> bytes:
     name = topic.encode()
     body = struct.pack(">H", len(name)) + name + (struct.pack(">H", mid) if qos else b"") + b"\x00" + payload
-    length, left = b"", len(body)
-    while left or not length:
-        length, left = length + bytes([left & 127 | (128 if left > 127 else 0)]), left >> 7
-    return bytes([0x30 | qos << 1 | retained]) + length + body
+    return bytes([0x30 | qos << 1 | retained]) + pack_length(len(body)) + body
+
+
+def read_one(source: ReadAhead) -> bytes:
+    first, content = source.read_packet()
+    return bytes([first]) + pack_length(len(content)) + content
 
 
 class Line:
@@ -37,33 +40,30 @@ class Line:
         self.pieces[:1] = [rest] if rest else []
         return piece
 
+    def recv_into(self, buffer: memoryview) -> int:
+        piece = self.recv(len(buffer))
+        buffer[: len(piece)] = piece
+        return len(piece)
 
-def read_like_paho(source: ReadAhead) -> tuple[bytes, list[bytes]]:
-    """Read byte by byte as far as a packet's length, then the packet; returns what was read and what was dropped."""
+
+class Ended(Line):
+    """A socket whose other end is closed after the last piece."""
+
+    def recv(self, size: int) -> bytes:
+        return super().recv(size) if self.pieces else b""
+
+
+def read_all(source: ReadAhead) -> tuple[bytes, list[bytes]]:
+    """Read packets as the client does; returns them as bytes, and which were dropped."""
     read, dropped, line = b"", [], source._connection
     while True:
         try:
             dropped += source.drop(lambda topic: topic == "ignored")
-            head = source.recv(1)
-            while len(head) < 2 or head[-1] > 127:
-                head += _wait(source, 1)
-            need = sum((byte & 127) << 7 * at for at, byte in enumerate(head[1:]))
-            read += head
-            while need:
-                part = _wait(source, need)
-                read, need = read + part, need - len(part)
+            read += read_one(source)
         except BlockingIOError:
-            assert source.pending() == 0  # else paho would not wait for the socket
-            if not line.pieces:  # nothing would wake paho any more
+            assert source.pending() == 0  # else the client would not wait for the socket
+            if not line.pieces:  # nothing would wake it any more
                 return read, dropped
-
-
-def _wait(source: ReadAhead, size: int) -> bytes:
-    while True:
-        try:
-            return source.recv(size)
-        except BlockingIOError:
-            continue
 
 
 MESSAGES = st.lists(
@@ -92,7 +92,7 @@ def test_exactly_what_is_not_ignored_is_read(
     pieces = [stream[a:b] for a, b in zip([0, *places], [*places, len(stream)], strict=True)]
     counted: list[int] = []
     source = ReadAhead(Line(pieces), counted.append)
-    read, dropped = read_like_paho(source)
+    read, dropped = read_all(source)
     ignored = [topic == "ignored" and not retained for topic, _, _, retained in messages]
     assert sum(counted) == len(stream)
     assert source.pending() == 0
@@ -107,10 +107,10 @@ def test_an_ignored_packet_is_acknowledged_when_all_of_it_has_arrived() -> None:
     source = ReadAhead(line, lambda _: None)
     assert source.drop(lambda _: True) == []
     with pytest.raises(BlockingIOError):
-        source.recv(1)
+        source.read_packet()
     line.pieces = [whole[20:], packet("kept", b"", 0, 0)]
     assert source.drop(lambda topic: topic == "ignored") == [b"\x00\x07"]
-    assert source.recv(100) == packet("kept", b"", 0, 0)
+    assert read_one(source) == packet("kept", b"", 0, 0)
 
 
 @pytest.mark.parametrize("pieces", [15, 16, 17, 32])
@@ -119,11 +119,11 @@ def test_a_packet_behind_a_long_ignored_one_is_read_without_another_arrival(piec
     stream = ignored + kept
     size = -(-len(stream) // pieces)
     source = ReadAhead(Line([stream[at : at + size] for at in range(0, len(stream), size)]), lambda _: None)
-    assert read_like_paho(source) == (kept, [b"\x00\x07"])
+    assert read_all(source) == (kept, [b"\x00\x07"])
 
 
 @pytest.mark.parametrize("error", [ssl.SSLWantWriteError, ssl.SSLWantReadError, ConnectionResetError])
-def test_an_error_of_the_socket_is_raised_where_paho_handles_it(error: type[OSError]) -> None:
+def test_an_error_of_the_socket_is_raised_where_it_is_handled(error: type[OSError]) -> None:
     class Broken:
         def recv(self, size: int) -> bytes:
             raise error
@@ -131,20 +131,17 @@ def test_an_error_of_the_socket_is_raised_where_paho_handles_it(error: type[OSEr
     source = ReadAhead(Broken(), lambda _: None)
     assert source.drop(lambda _: True) == []
     with pytest.raises(error):
-        source.recv(1)
+        source.read_packet()
 
 
 def test_the_end_of_the_connection_is_read_as_such() -> None:
-    class Ended(Line):
-        def recv(self, size: int) -> bytes:
-            return super().recv(size) if self.pieces else b""
-
     source = ReadAhead(Ended([packet("ignored", bytes(100), 1, 7)[:50]]), lambda _: None)
     assert source.drop(lambda _: True) == []
-    assert source.recv(1) == b""
+    with pytest.raises(ConnectionResetError):
+        source.read_packet()
 
 
-def test_a_flood_does_not_keep_paho_from_writing() -> None:
+def test_a_flood_does_not_keep_the_client_from_writing() -> None:
     class Endless:
         def recv(self, size: int) -> bytes:
             return packet("ignored", bytes(100), 1, 7)
@@ -152,14 +149,27 @@ def test_a_flood_does_not_keep_paho_from_writing() -> None:
     source = ReadAhead(Endless(), lambda _: None)
     assert source.drop(lambda _: True)
     with pytest.raises(BlockingIOError):
-        source.recv(1)
+        source.read_packet()
+
+
+@pytest.mark.parametrize("length", [b"\x80\x80\x80\x80\x01", pack_length(LARGEST_PACKET + 1)])
+def test_no_memory_is_taken_for_a_length_that_nobody_may_send(length: bytes) -> None:
+    source = ReadAhead(Line([b"\x30" + length + bytes(100)]), lambda _: None)
+    with pytest.raises(ValueError, match="a packet of"):
+        source.read_packet()
+
+
+def test_a_connection_that_ends_within_a_packet_is_lost() -> None:
+    source = ReadAhead(Ended([packet("kept", bytes(100), 1, 7)[:50]]), lambda _: None)
+    with pytest.raises(ConnectionResetError):
+        source.read_packet()
 
 
 def test_whole_ignored_packets_are_dropped_and_named_for_the_acknowledgement() -> None:
     packets = [packet("ignored", b"x", 1, 7), packet("ignored", b"", 0, 0), packet("ignored", b"y", 1, 9)]
     source = ReadAhead(Line([b"".join([*packets, packet("kept", b"z", 1, 10)])]), lambda _: None)
     assert source.drop(lambda topic: topic == "ignored") == [b"\x00\x07", b"\x00\x09"]
-    assert source.recv(100) == packet("kept", b"z", 1, 10)
+    assert read_one(source) == packet("kept", b"z", 1, 10)
 
 
 def test_a_retained_message_is_never_dropped() -> None:
