@@ -16,7 +16,7 @@ from fedquilt_common.errors import BrokerUnreachableError, RunFailedError
 from fedquilt_common.files.durable import write_atomically
 from fedquilt_common.process.signals import STOPPED_CODES
 from fedquilt_server.simulate.child_process import ChildProcess, ChildSpec, spawn
-from fedquilt_server.simulate.memory_samples import Memory, sample_memory
+from fedquilt_server.simulate.memory_samples import Memory, MemorySampler
 
 SHORT_LIFE: Final = 30.0
 """A child that exits with an error in fewer seconds has failed to start. A child that was killed has not."""
@@ -59,6 +59,7 @@ class Supervisor:
         self._pids_file = pids_file
         self._report = report
         self._children: dict[str, _Child] = {}
+        self._sampler = MemorySampler()
         self._sampled = 0.0
 
     def __enter__(self) -> Supervisor:
@@ -118,7 +119,7 @@ class Supervisor:
             self._sampled = time.monotonic()
             running = {child.process.pid: child for child in self._children.values() if child.process.pid is not None}
             servers = {pid for pid, child in running.items() if child.spec.role == "fork server"}
-            sample_memory({pid: child.memory for pid, child in running.items()}, servers)
+            self._sampler.sample({pid: child.memory for pid, child in running.items()}, servers)
 
     def _restart(self, child: _Child, code: int) -> None:
         failed = code not in KILLED and time.monotonic() - child.started < SHORT_LIFE
