@@ -189,3 +189,13 @@ def test_any_bytes_are_parsed_without_an_error(data: bytes) -> None:
 @pytest.mark.parametrize("data", [b"\x30\x00", b"\x32\x01\x00", b"\x30\xff\xff\xff\xff", b"\x32\x03\x00\x02a"])
 def test_a_malformed_packet_is_left_to_paho(data: bytes) -> None:
     assert parse_publish(data, 0) is None
+
+
+@given(st.lists(st.binary(max_size=40), max_size=4))
+def test_any_bytes_are_packets_or_refused(pieces: list[bytes]) -> None:
+    source, read = ReadAhead(Line(pieces), lambda _: None), 0
+    with pytest.raises((BlockingIOError, ValueError)):
+        while True:
+            source.drop(lambda topic: "a" in topic)
+            read += 2 + len(source.read_packet()[1])
+    assert read <= len(b"".join(pieces))
