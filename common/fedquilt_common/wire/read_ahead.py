@@ -40,7 +40,7 @@ class ReadAhead:
         self._body = bytearray()
         self._filled = -1  # bytes of the body that have arrived; -1 between two packets
         self._pause: OSError | None = None
-        self._waits = False
+        self._waits = False  # whether more must arrive before the next packet can be read
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
