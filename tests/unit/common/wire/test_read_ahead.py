@@ -193,9 +193,9 @@ def test_a_malformed_packet_is_left_to_paho(data: bytes) -> None:
 
 @given(st.lists(st.binary(max_size=40), max_size=4))
 def test_any_bytes_are_packets_or_refused(pieces: list[bytes]) -> None:
-    source, read = ReadAhead(Line(pieces), lambda _: None), 0
-    with pytest.raises((BlockingIOError, ValueError)):
-        while True:
-            source.drop(lambda topic: "a" in topic)
-            read += 2 + len(source.read_packet()[1])
-    assert read <= len(b"".join(pieces))
+    source = ReadAhead(Line(pieces), lambda _: None)
+    try:
+        read, _ = read_all(source)
+    except ValueError:
+        return
+    assert len(read) <= len(b"".join(pieces))
