@@ -20,28 +20,31 @@ if TYPE_CHECKING:
 class Defective:
     """A receiver that fails at the first message."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: Exception) -> None:
+        self.error = error
         self.crashes: list[Crashed] = []
         self.crashed = threading.Event()
 
     def __call__(self, incoming: Incoming) -> None:
         if isinstance(incoming, MqttMessage):
-            raise OverflowError("a defect")
+            raise self.error
         if isinstance(incoming, Crashed):
             self.crashes.append(incoming)
             self.crashed.set()
 
 
-def fail(_topic: str) -> bool:
-    raise OverflowError("a defect")
-
-
+@pytest.mark.parametrize("error", [OverflowError("a defect"), ValueError("a defect")], ids=["overflow", "value"])
 @pytest.mark.parametrize("place", ["deliver", "ignores"])
-def test_an_error_of_a_callback_is_delivered_and_the_will_published(start: Start, mqtt: Mqtt, place: str) -> None:
+def test_an_error_of_a_callback_is_delivered_and_the_will_published(
+    start: Start, mqtt: Mqtt, place: str, error: Exception
+) -> None:
+    def fail(_topic: str) -> bool:
+        raise error
+
     broker = start()
     watcher = mqtt(broker).peer().connect()
     watcher.subscribe("will")
-    receiver = Defective()
+    receiver = Defective(error)
     transport = MqttTransport(broker.address, "defective", receiver, will=Will("will", b"gone"))
     if place == "ignores":
         transport.ignore(fail)
@@ -51,7 +54,7 @@ def test_an_error_of_a_callback_is_delivered_and_the_will_published(start: Start
         watcher.publish("x")
         transport.subscribe(["x"])  # again: the first one may have come before the connection
     (crash,) = receiver.crashes
-    assert "OverflowError('a defect')" in str(crash.error)
+    assert repr(error) in str(crash.error)
     assert "run the same command again" in str(crash.error)
     watcher.inbox.wait(lambda: watcher.payloads == [b"gone"])
     assert not transport.publish("x", b"")

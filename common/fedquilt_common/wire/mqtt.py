@@ -42,7 +42,7 @@ from fedquilt_common.wire.mqtt_limits import (
     SMALLEST_PACKET,
 )
 from fedquilt_common.wire.publish_packets import PackedProperties, PublishHead, is_success, parse_head
-from fedquilt_common.wire.read_ahead import Ignores, ReadAhead
+from fedquilt_common.wire.read_ahead import Ignores, PacketLengthError, ReadAhead
 from fedquilt_common.wire.tls import TlsContext, secure_socket
 from fedquilt_common.wire.transport import (
     Connected,
@@ -130,7 +130,8 @@ class _CountingClient(Client):
         except OSError as error:  # paho only reports that the connection is lost
             self.tls_error = error if isinstance(error, ssl.SSLError) else None
             return MQTTErrorCode.MQTT_ERR_CONN_LOST
-        except ValueError:
+        except PacketLengthError as error:
+            log.warning("%s", error)
             return MQTTErrorCode.MQTT_ERR_PROTOCOL
         self._in_packet.update({"command": first, "packet": content, "remaining_length": len(content)})
         return MQTTErrorCode.MQTT_ERR_SUCCESS
@@ -351,8 +352,7 @@ class MqttTransport:
         self._deliver(explain_failed_attempt(self._address, error))
 
     def _on_disconnect(self, _client: Client, _data: Any, _flags: Any, code: ReasonCode, _properties: Any) -> None:
-        was_accepted = self._window.open
-        if was_accepted:
+        if was_accepted := self._window.open:
             self._back_off()
         self._window.set_open(False)
         self._deliver(explain_loss(self._address, str(code), was_accepted, self._client.tls_error))

@@ -22,6 +22,10 @@ _READS: Final = 16
 """Reads of one ``drop``: between two calls, paho also writes and checks the keepalive."""
 
 
+class PacketLengthError(Exception):
+    """A packet's length is malformed, or above the largest packet."""
+
+
 class ReadAhead:
     """Wraps a connected, non-blocking socket; everything that is not defined here is the socket's own.
 
@@ -32,58 +36,52 @@ class ReadAhead:
 
     def __init__(self, connection: Any, count: Callable[[int], None]) -> None:
         self._connection = connection
+        self._inner_pending: Callable[[], int] = getattr(connection, "pending", lambda: 0)  # of TLS
         self._count = count
         self._data = b""
         self._at = 0
         self._ignored: PublishBegin | None = None
         self._first = 0
-        self._body = bytearray()
-        self._filled = -1  # bytes of the body that have arrived; -1 between two packets
+        self._body: bytearray | None = None  # of the packet that is arriving
+        self._filled = 0
         self._pause: OSError | None = None
         self._waits = False  # whether more must arrive before the next packet can be read
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
-    @property
-    def is_between_packets(self) -> bool:
-        """Whether nothing but the head of the next packet may have arrived."""
-        return self._filled < 0
-
     def pending(self) -> int:
         """Bytes that can be read although the operating system reports nothing."""
-        inner = int(self._connection.pending()) if hasattr(self._connection, "pending") else 0
-        return inner if self._waits else len(self._data) - self._at + inner
+        return self._inner_pending() + (0 if self._waits else len(self._data) - self._at)
 
     def read_packet(self) -> tuple[int, bytearray]:
         """Read the next packet: its first byte, and what follows its length.
 
         Raises:
-            ValueError: its length is malformed, or above the largest packet; before memory is taken for it.
+            PacketLengthError: nobody may send a packet of its length; no memory was taken for it.
             OSError: it has not arrived as a whole, only what ``drop`` drops has, or the connection is broken.
         """
         try:
             if self._pause is not None:
                 raise self._pause
-            if self.is_between_packets:
-                self._begin_packet()
-            self._fill_body()
+            body = self._body = self._begin_packet() if self._body is None else self._body
+            self._fill(body)
         except OSError:
             self._waits = True
             raise
-        self._waits = False
-        body, self._body, self._filled = self._body, bytearray(), -1
+        self._waits, self._body = False, None
         return self._first, body
 
-    def _begin_packet(self) -> None:
+    def _begin_packet(self) -> bytearray:
         while (begin := self._parse_begin()) is None:
             if not self._extend():
                 raise ConnectionResetError(_ENDED)
         self._first, length, start = begin
         arrived = memoryview(self._data)[start : start + length]
-        self._body, self._filled = bytearray(length), len(arrived)
-        self._body[: self._filled] = arrived
+        body, self._filled = bytearray(length), len(arrived)
+        body[: self._filled] = arrived
         self._at = start + self._filled
+        return body
 
     def _parse_begin(self) -> tuple[int, int, int] | None:
         """Return the first byte of the packet that comes next, its length, and where its rest begins."""
@@ -93,12 +91,13 @@ class ReadAhead:
         except IndexError:
             return None
         if length is None or length > LARGEST_PACKET:
-            raise ValueError(f"a packet of {length} bytes")
+            size = "without a valid length" if length is None else f"of {length} bytes"
+            raise PacketLengthError(f"the broker sent a packet {size}: at most {LARGEST_PACKET} bytes are accepted")
         return first, length, start
 
-    def _fill_body(self) -> None:
-        while self._filled < len(self._body):
-            read = self._connection.recv_into(memoryview(self._body)[self._filled :])
+    def _fill(self, body: bytearray) -> None:
+        while self._filled < len(body):
+            read = self._connection.recv_into(memoryview(body)[self._filled :])
             if not read:
                 raise ConnectionResetError(_ENDED)
             self._count(read)
@@ -115,7 +114,7 @@ class ReadAhead:
         """
         dropped: list[bytes] = []
         self._pause = None
-        if not self.is_between_packets:
+        if self._body is not None:
             return dropped
         try:
             for _ in range(_READS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import ssl
 import struct
+import tracemalloc
 from collections.abc import Sequence
 
 import pytest
@@ -12,19 +13,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedquilt_common.wire.mqtt_limits import LARGEST_PACKET
-from fedquilt_common.wire.publish_packets import pack_length, parse_publish
-from fedquilt_common.wire.read_ahead import ReadAhead
+from fedquilt_common.wire.publish_packets import parse_publish
+from fedquilt_common.wire.read_ahead import PacketLengthError, ReadAhead
 
 
 def packet(topic: str, payload: bytes, qos: int, mid: int, *, retained: bool = False) -> bytes:
     name = topic.encode()
     body = struct.pack(">H", len(name)) + name + (struct.pack(">H", mid) if qos else b"") + b"\x00" + payload
-    return bytes([0x30 | qos << 1 | retained]) + pack_length(len(body)) + body
+    return bytes([0x30 | qos << 1 | retained]) + encode(len(body)) + body
+
+
+def encode(left: int) -> bytes:
+    """Encode a length as MQTT does."""
+    length = b""
+    while left or not length:
+        length, left = length + bytes([left & 127 | (128 if left > 127 else 0)]), left >> 7
+    return length
 
 
 def read_one(source: ReadAhead) -> bytes:
     first, content = source.read_packet()
-    return bytes([first]) + pack_length(len(content)) + content
+    return bytes([first]) + encode(len(content)) + content
 
 
 class Line:
@@ -152,11 +161,26 @@ def test_a_flood_does_not_keep_the_client_from_writing() -> None:
         source.read_packet()
 
 
-@pytest.mark.parametrize("length", [b"\x80\x80\x80\x80\x01", pack_length(LARGEST_PACKET + 1)])
-def test_no_memory_is_taken_for_a_length_that_nobody_may_send(length: bytes) -> None:
+@pytest.mark.parametrize(
+    ("length", "what"),
+    [(b"\x80\x80\x80\x80\x01", "without a valid length"), (encode(LARGEST_PACKET + 1), "of 16777217 bytes")],
+)
+def test_no_memory_is_taken_for_a_length_that_nobody_may_send(length: bytes, what: str) -> None:
     source = ReadAhead(Line([b"\x30" + length + bytes(100)]), lambda _: None)
-    with pytest.raises(ValueError, match="a packet of"):
-        source.read_packet()
+    tracemalloc.start()
+    try:
+        with pytest.raises(PacketLengthError, match=what):
+            source.read_packet()
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_largest_packet_is_read() -> None:
+    source = ReadAhead(Line([b"\x30" + encode(LARGEST_PACKET), bytes(LARGEST_PACKET)]), lambda _: None)
+    with pytest.raises(BlockingIOError):
+        ReadAhead(Line([b"\x30" + encode(LARGEST_PACKET)]), lambda _: None).read_packet()
+    assert len(source.read_packet()[1]) == LARGEST_PACKET
 
 
 def test_a_connection_that_ends_within_a_packet_is_lost() -> None:
@@ -196,6 +220,6 @@ def test_any_bytes_are_packets_or_refused(pieces: list[bytes]) -> None:
     source = ReadAhead(Line(pieces), lambda _: None)
     try:
         read, _ = read_all(source)
-    except ValueError:
+    except PacketLengthError:
         return
     assert len(read) <= len(b"".join(pieces))
