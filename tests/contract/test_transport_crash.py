@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import queue
+import socket
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
+from fedquilt_common.wire.broker_url import parse_broker_url
 from fedquilt_common.wire.mqtt import MqttTransport
-from fedquilt_common.wire.transport import Crashed, Incoming, MqttMessage, Will
+from fedquilt_common.wire.transport import Connected, Crashed, Disconnected, Incoming, MqttMessage, Will
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Broker, MqttSide, Start
 
     Mqtt = Callable[[Broker], MqttSide]
+
+CONNECT, CONNACK = 0x10, b"\x20\x03\x00\x00\x00"
 
 
 class Defective:
@@ -59,3 +64,23 @@ def test_an_error_of_a_callback_is_delivered_and_the_will_published(
     watcher.inbox.wait(lambda: watcher.payloads == [b"gone"])
     assert not transport.publish("x", b"")
     transport.close()
+
+
+def test_a_packet_of_a_length_that_nobody_may_send_ends_the_connection_and_the_client_connects_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    inbox: queue.SimpleQueue[Incoming] = queue.SimpleQueue()
+    with socket.create_server(("127.0.0.1", 0)) as broker:
+        transport = MqttTransport(parse_broker_url(f"mqtt://127.0.0.1:{broker.getsockname()[1]}"), "client", inbox.put)
+        transport.connect()
+        for _ in range(2):
+            connection, _ = broker.accept()
+            with connection:
+                assert connection.recv(1000)[0] == CONNECT
+                connection.sendall(CONNACK + b"\x30\xff\xff\xff\x7f")
+                assert isinstance(inbox.get(timeout=20), Connected)
+                lost = inbox.get(timeout=20)
+            assert isinstance(lost, Disconnected)
+            assert "Protocol error" in lost.reason
+        transport.close()
+    assert "the broker sent a packet of 268435455 bytes" in caplog.text
