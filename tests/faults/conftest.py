@@ -48,10 +48,11 @@ def experiment(rounds: int = 2, megabytes: float = 0.012) -> Experiment:
     return Experiment.model_validate({**raw, "wire": {"chunk": CHUNK}})
 
 
-@pytest.fixture(scope="module", params=["files", "segments"])
+@pytest.fixture(scope="module", params=["files", "files together", "segments"])
 def storage(request: pytest.FixtureRequest) -> Iterator[str]:
-    """How replies become durable: each in a file of its own, or all that have arrived together in a segment."""
-    together, chunk = {"files": (1, CHUNK), "segments": (64, 1 << 18)}[request.param]
+    """How replies become durable: one after the other or together, in files of their own or in a segment."""
+    cases = {"files": (1, CHUNK), "files together": (64, CHUNK), "segments": (64, 1 << 18)}
+    together, chunk = cases[request.param]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedquilt_server.coordinator.coordinator.REPLIES_TOGETHER", together)
         patch.setattr("tests.faults.conftest.CHUNK", chunk)

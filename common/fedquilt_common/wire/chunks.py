@@ -310,8 +310,12 @@ class Assembly:
         self._complete_up_to = self.count if found < 0 else found
         return self._complete_up_to
 
-    def finish(self, target: Path) -> Blob:
+    def finish(self, target: Path, *, wait: bool = True) -> Blob:
         """Verify the digest and move the file to ``target``, its final path.
+
+        Args:
+            target: the path.
+            wait: whether to wait until a durable file is on the disk; if not, whoever calls sees to it.
 
         Raises:
             DamagedTransferError: the bytes do not have the transfer's digest; the partial file is deleted.
@@ -322,7 +326,7 @@ class Assembly:
             self.discard()
             raise DamagedTransferError(_WRONG_DIGEST)
         target.parent.mkdir(parents=True, exist_ok=True)
-        if self._durable:
+        if self._durable and wait:
             replace_durably(self.path, target)
         else:
             self.path.replace(target)

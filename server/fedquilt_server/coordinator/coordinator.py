@@ -305,7 +305,7 @@ class Coordinator:
         with contextlib.suppress(queue.Empty):
             self._take(self._inbox.get(timeout=wait))
             while 0 < self._uplink.waiting < REPLIES_TOGETHER:
-                self._take(self._inbox.get_nowait())
+                self._take(self._inbox.get(timeout=self._uplink.pause))
         self._uplink.flush()
         self._acknowledge()
 

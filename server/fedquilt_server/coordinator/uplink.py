@@ -37,6 +37,8 @@ TRANSFERS_PER_CLIENT: Final = 3
 """Limit of a client's unfinished replies; one more replaces the one whose last chunk is oldest."""
 REFUSED_KEPT: Final = 10_000
 """Limit of refused transfers that are remembered."""
+_PAUSE: Final = 0.005
+"""Seconds to wait for another message while the disk writes."""
 TransferId = tuple[str, ClientId, str]
 """Agent, client and digest."""
 RecordReplies = Callable[[Sequence[Replied]], None]
@@ -98,6 +100,11 @@ class Uplink:
     def waiting(self) -> int:
         """Number of replies that wait for ``flush``."""
         return len(self._arrived)
+
+    @property
+    def pause(self) -> float:
+        """Seconds to wait for another message before ``flush``, which may wait for the disk."""
+        return 0.0 if self._blobs.replies.is_synced else _PAUSE
 
     def flush(self) -> None:
         """Make the waiting replies durable and record them.
@@ -316,7 +323,7 @@ class Uplink:
     def _assemble(
         self, address: Address, header: ChunkHeader, payload: bytes, expected: ExpectedReply, now: float
     ) -> Blob | None:
-        """Add one chunk; returns the reply, verified by its digest and durable, once it is complete."""
+        """Add one chunk; returns the reply, verified by its digest, once it is complete."""
         transfer = self._transfer(address, header, expected, now)
         transfer.last_chunk_at = now
         if not transfer.assembly.add(header, payload):

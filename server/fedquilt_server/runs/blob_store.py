@@ -138,12 +138,15 @@ class BlobStore:
         return Assembly(path, first, limit, durable=True, over=self._spares.take(first.size))
 
     def keep_reply(self, assembly: Assembly, name: str) -> Blob:
-        """Move a reply that has arrived, too large for a segment, to its place; it is verified and durable.
+        """Move a reply that has arrived, too large for a segment, to its place; it is verified.
+
+        The disk begins to write what is left of it. It is durable after ``sync_replies``.
 
         Raises:
             DamagedTransferError: the bytes do not have the transfer's digest.
         """
-        blob = assembly.finish(self.replies.path(name))
+        blob = assembly.finish(self.replies.path(name), wait=False)
+        self.replies.add(name)
         self._intact.add(blob.path)
         return blob
 
@@ -217,7 +220,7 @@ class BlobStore:
 
     def close(self) -> None:
         """Close the replies, and delete the spare files; what cannot be deleted, the next start deletes."""
-        self.replies.end_segment()
+        self.replies.close()
         with suppress(OSError):
             self._spares.clear()
 

@@ -18,6 +18,7 @@ from fedquilt_common.files.durable import sync, write_all
 from fedquilt_common.types import ClientId
 from fedquilt_common.wire.chunks import digest_file
 from fedquilt_common.wire.codec import FileArrays
+from fedquilt_server.runs.background_sync import BackgroundSync
 
 _SEGMENT: Final = re.compile(r"segment-(\d+)")
 _ENTRY_BYTES: Final = 128
@@ -108,6 +109,8 @@ class ReplyFiles:
         self._file: BinaryIO | None = None
         self._segment = folder
         self._end = self._synced = 0
+        self._own_files = BackgroundSync()
+        self._has_new_names = False
 
     def path(self, name: str) -> Path:
         """Return the path of a reply with a file of its own, whether it exists or not."""
@@ -116,6 +119,20 @@ class ReplyFiles:
     def find(self, name: str) -> ReplyPlace:
         """Return where a reply is, or would be if it has a file of its own."""
         return self._places.get(name) or ReplyPlace(self.path(name))
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether ``sync`` would not wait for replies with files of their own."""
+        return self._own_files.is_done
+
+    def add(self, name: str) -> None:
+        """Begin to bring a reply with a file of its own to the disk; it is durable after ``sync``.
+
+        Raises:
+            OSError: its file cannot be opened.
+        """
+        self._has_new_names = True
+        self._own_files.begin(self.path(name))
 
     def append(self, name: str, content: bytes) -> None:
         """Write a reply to the segment; it is durable after ``sync``.
@@ -134,16 +151,18 @@ class ReplyFiles:
         self._end += _ENTRY_BYTES + len(content) + _padding(len(content))
 
     def sync(self) -> None:
-        """Wait until all replies of the segment are on the disk.
+        """Wait until all replies are on the disk, and their names.
 
         Raises:
             OSError: the disk is full or broken.
         """
+        self._own_files.wait()
         if self._file is not None and self._synced < self._end:
             os.fdatasync(self._file.fileno())
-            if self._synced == 0:
-                sync(self.folder)
             self._synced = self._end
+        if self._has_new_names:
+            sync(self.folder)
+            self._has_new_names = False
 
     def forget(self, name: str) -> None:
         """Forget a damaged reply, so that it can be written again.
@@ -160,6 +179,11 @@ class ReplyFiles:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def close(self) -> None:
+        """Close the segment, and end the thread that syncs."""
+        self.end_segment()
+        self._own_files.close()
 
     def clear(self, keep: Collection[str] = ()) -> list[Path]:
         """Forget all replies but those named in ``keep``, and delete the segments without any of them.
@@ -182,6 +206,7 @@ class ReplyFiles:
         self._segment = self.folder / f"segment-{self._next}"
         self._file = self._segment.open("xb", buffering=0)
         self._next += 1
+        self._has_new_names = True
         self._end = self._synced = 0
         return self._file
 

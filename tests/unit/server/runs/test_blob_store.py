@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import resource
 from pathlib import Path
 from typing import Any, get_args
@@ -120,6 +121,29 @@ def test_a_reply_that_has_just_arrived_is_read_again_only_if_its_file_changed(
         store.load_replies([event])
 
 
+def test_a_large_reply_and_its_name_are_on_the_disk_after_the_sync(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.append(os.fstat(descriptor).st_ino)
+
+    blob = store.put(ARRAYS)
+    content = blob.path.read_bytes()
+    (header,) = blob.headers(blob.size)
+    monkeypatch.setattr(os, "fsync", note)
+    assembly = store.begin_reply(header, blob.size)
+    assembly.add(header, content)
+    kept = store.keep_reply(assembly, reply_name(3, 2, 1, blob.digest))
+    store.sync_replies()
+    assert synced == [kept.path.stat().st_ino, kept.path.parent.stat().st_ino]
+    store.sync_replies()
+    assert len(synced) == 2
+
+
 def receive(store: BlobStore, client: int, numbers: NDArray[Any]) -> Replied:
     """Return a reply with a file of its own; there is a blob with the same bytes."""
     blob = store.put({"a": numbers})
@@ -128,6 +152,7 @@ def receive(store: BlobStore, client: int, numbers: NDArray[Any]) -> Replied:
     assembly = store.begin_reply(header, blob.size)
     assembly.add(header, content)
     store.keep_reply(assembly, reply_name(client, 2, 1, blob.digest))
+    store.sync_replies()
     return event
 
 
