@@ -124,7 +124,7 @@ COMMON = {
     "user_imports": "errors",
     "files": "errors",
     "downloads": "errors files",
-    "wire": "errors files types",
+    "wire": "errors files process types",
     "experiment": "errors files types wire",
     "submodels": "errors types wire",
     "privacy": "algorithm_api errors experiment files types",

@@ -11,7 +11,7 @@ from typing import Final
 from fedquilt_client.records import StoredReply
 from fedquilt_common.training_jobs import CheckedFile
 from fedquilt_common.wire.bitmaps import decode_bitmap
-from fedquilt_common.wire.chunks import DEFAULT_CHUNK, Blob, ChunkHeader, publish_chunks
+from fedquilt_common.wire.chunks import Blob, ChunkHeader, publish_chunks
 from fedquilt_common.wire.messages import MissingMessage, ReceiptMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Transport
@@ -25,7 +25,7 @@ DAMAGES: Final = 3
 """How often a reply that arrives damaged is sent again at once."""
 TOGETHER: Final = 32
 """Most replies that are sent and wait for their receipts."""
-TOGETHER_BYTES: Final = 4 * DEFAULT_CHUNK
+TOGETHER_BYTES: Final = 1024 * 1024
 """The same in bytes; a larger reply is sent alone."""
 READINGS: Final = 5
 """How often a reply that cannot be read from the disk is tried before it counts as damaged."""

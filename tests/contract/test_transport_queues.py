@@ -159,3 +159,25 @@ def test_a_receiver_that_has_stopped_reading_can_still_send(start: Start) -> Non
     assert all(sent)
     assert busy.transport.drain(10)
     busy.transport.close()
+
+
+def test_what_is_freed_makes_room_before_it_is_acknowledged(start: Start, mqtt: Mqtt) -> None:
+    """A reply that waits for the disk must not keep the next ones from arriving; their number is bounded still."""
+    broker = start()
+    busy = Busy(broker.port)
+    busy.transport.subscribe(["flood"])
+    sender = mqtt(broker).peer().connect()
+    size = 256 * 1024
+    for _ in range(HELD_MESSAGES + 5):
+        assert sender.transport.publish("flood", bytes(size))
+    end, freed = time.monotonic() + 20, 0
+    while busy.held < HELD_MESSAGES and time.monotonic() < end:
+        for message in busy.taken[freed:]:
+            message.free()
+            freed += 1
+        time.sleep(0.002)
+    time.sleep(0.1)  # what came too much would arrive now
+    assert busy.held == HELD_MESSAGES > HELD_BYTES // size
+    for _ in range(HELD_MESSAGES):
+        busy.acknowledge()
+    busy.transport.close()

@@ -12,13 +12,25 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedquilt_common.errors import PayloadError
-from fedquilt_common.wire.chunks import MAX_CHUNKS, MAX_HEAD, Assembly, Blob, ChunkHeader, digest_file, read_chunk
+from fedquilt_common.errors import DamagedTransferError, PayloadError
+from fedquilt_common.process.background_thread import BackgroundThread
+from fedquilt_common.wire import chunks
+from fedquilt_common.wire.chunks import (
+    CHUNK,
+    MAX_CHUNKS,
+    MAX_HEAD,
+    Assembly,
+    Blob,
+    ChunkHeader,
+    digest_file,
+    read_chunk,
+)
 
 DIGEST = "5e" * 32
 
@@ -56,19 +68,19 @@ def test_headers_tile_the_payload(payload: bytes, chunk: int) -> None:
     assert Blob(Path("x"), DIGEST, len(payload)).headers(chunk, 1, 2) == headers[1:3]
 
 
-@given(size=st.integers(1, 2**30), chunk=st.integers(2**21, 2**28))
+@given(size=st.integers(1, 2**30), chunk=st.integers(2**19, 2**28))
 def test_the_fewest_chunks_of_equal_size(size: int, chunk: int) -> None:
     headers = Blob(Path("x"), DIGEST, size).headers(chunk)
-    assert len(headers) <= -(-size // chunk)
+    assert len(headers) == max(-(-size // chunk), min(48, -(-size // CHUNK)))
     assert {h.length for h in headers[:-1]} <= {headers[0].step}
 
 
 @settings(deadline=None)
-@given(PAYLOADS, CHUNKS, st.none() | st.binary(max_size=2000), st.data())
+@given(PAYLOADS, CHUNKS, st.none() | st.binary(max_size=2000), st.booleans(), st.data())
 def test_any_order_with_duplicates_gives_the_same_bytes(
-    payload: bytes, chunk: int, spare: bytes | None, data: st.DataObject
+    payload: bytes, chunk: int, spare: bytes | None, beside: bool, data: st.DataObject
 ) -> None:
-    with folder() as place:
+    with folder() as place, BackgroundThread("hash", 2) as hasher, patch.object(chunks, "_WORTH", 1 if beside else 400):
         blob = blob_of(place, payload)
         headers = blob.headers(chunk)
         parts = cut(payload, headers)
@@ -77,7 +89,7 @@ def test_any_order_with_duplicates_gives_the_same_bytes(
         over = None if spare is None else place / "spare"
         if over is not None:
             over.write_bytes(spare or b"")
-        assembly = Assembly(place / "in" / "partial", arrivals[0], len(payload), durable=True, over=over)
+        assembly = Assembly(place / "in" / "partial", arrivals[0], len(payload), durable=True, over=over, hasher=hasher)
         lacking = set(range(len(headers)))
         for header in arrivals:
             assert assembly.missing == lacking
@@ -264,3 +276,17 @@ def test_memory_for_the_smallest_chunks_is_bounded(tmp_path: Path) -> None:
         tracemalloc.stop()
     assembly.discard()
     assert peak < 2 * MAX_CHUNKS
+
+
+def test_a_chunk_that_the_disk_refused_may_come_again_with_other_bytes(tmp_path: Path) -> None:
+    """The digest of what was refused must not stand for what is in the file."""
+    blob = blob_of(tmp_path, b"right" * 20)
+    headers = blob.headers(50)
+    parts = cut(b"right" * 20, headers)
+    assembly = Assembly(tmp_path / "partial", headers[0], 100)
+    with patch.object(os, "pwrite", side_effect=OSError("full")), pytest.raises(OSError, match="full"):
+        assembly.add(headers[0], parts[0])
+    assembly.add(headers[0], bytes(50))
+    assert assembly.add(headers[1], parts[1])
+    with pytest.raises(DamagedTransferError):
+        assembly.finish(tmp_path / "whole")

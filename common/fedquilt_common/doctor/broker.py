@@ -19,7 +19,7 @@ from fedquilt_common.doctor.clock import coordinator_time, grade_skew
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.wire.broker_url import BrokerAddress
 from fedquilt_common.wire.certificate import broker_user, read_certificate
-from fedquilt_common.wire.chunks import DEFAULT_CHUNK
+from fedquilt_common.wire.chunks import CHUNK
 from fedquilt_common.wire.discovery import open_connection
 from fedquilt_common.wire.mosquitto_version import VERSION_TOPIC, can_reload, name_version, parse_version
 from fedquilt_common.wire.mqtt import MqttTransport
@@ -238,7 +238,7 @@ def _check_version(message: MqttMessage | None) -> list[Check]:
 def _check_packets(most: int) -> Check:
     finding = f"the broker accepts payloads of up to {most / 1024:.0f} KiB"
     advice = f"Set wire.chunk to less than {most} bytes, or raise the broker's max_packet_size"
-    return grade("largest packet", most, DEFAULT_CHUNK, 1024, finding, advice)
+    return grade("largest packet", most, CHUNK, 1024, finding, advice)
 
 
 def _check_rights(transport: MqttTransport, address: BrokerAddress, federation: str) -> list[Check]:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, JsonValue, model_va
 from fedquilt_common.experiment.privacy_section import Privacy
 from fedquilt_common.experiment.section import KIB, MIB, Gpus, Many, Positive, Problem, Section, Size, validation_error
 from fedquilt_common.types import OptimiserName, Precision
-from fedquilt_common.wire.chunks import DEFAULT_CHUNK
+from fedquilt_common.wire.chunks import LARGEST_CHUNK
 from fedquilt_common.wire.link import BOUNDS, Link, open_problem
 from fedquilt_common.wire.windowed_transfer import TIMEOUT
 
@@ -267,12 +267,12 @@ class Wire(Section):
     Args:
         down: number format on the way to the clients.
         up: number format on the way from the clients.
-        chunk: largest chunk; never more than the broker accepts.
+        chunk: largest chunk; never more than the broker accepts. Transfers below 12 MiB have chunks of 256 KiB at most.
     """
 
     down: Precision = "fp32"
     up: Precision = "fp32"
-    chunk: Annotated[Size, Field(ge=32, le=256 * MIB)] = ByteSize(DEFAULT_CHUNK)
+    chunk: Annotated[Size, Field(ge=32, le=256 * MIB)] = ByteSize(LARGEST_CHUNK)
 
 
 class Variant(Section):

@@ -21,12 +21,17 @@ from typing import TYPE_CHECKING, Final
 
 from fedquilt_common.errors import DamagedTransferError, PayloadError
 from fedquilt_common.files.durable import replace_durably, start_writing
+from fedquilt_common.process.background_thread import BackgroundThread
 
 if TYPE_CHECKING:
     from fedquilt_common.wire.transport import Transport
 
-DEFAULT_CHUNK: Final = 256 * 1024
-"""Bytes of a chunk unless the experiment's ``wire.chunk`` sets another size."""
+CHUNK: Final = 256 * 1024
+"""Bytes of a chunk of most transfers: on a slow line, a chunk must arrive before the broker gives the board up."""
+LARGEST_CHUNK: Final = 1024 * 1024
+"""Most bytes of a chunk of a large transfer, unless the experiment's ``wire.chunk`` sets another limit."""
+_MANY: Final = 48
+"""Chunks from which a transfer has larger ones instead of more: each message costs about 1 ms of a core in all."""
 MAX_CHUNKS: Final = 1 << 20
 """Most chunks of a transfer; it bounds what a receiver holds in memory for one."""
 MAX_HEAD: Final = 16 * 1024
@@ -34,6 +39,12 @@ MAX_HEAD: Final = 16 * 1024
 _HEADER: Final = struct.Struct(">B32sIIQ")
 _VERSION: Final = 1
 _READ: Final = 1 << 20
+HASHED_TOGETHER: Final = 4
+"""Pieces that wait for a thread which hashes them, at most: they stay in memory."""
+_WORTH: Final = 1 << 17
+"""Bytes of a chunk that are worth another thread."""
+_UNKNOWN: Final = -1
+"""Stands for the number of hashed chunks when a chunk was hashed that may not be in the file."""
 _WRONG_DIGEST: Final = "the bytes received do not have the announced SHA-256"
 
 
@@ -118,15 +129,16 @@ class Blob:
     size: int
     head: int = 0
 
-    def count_chunks(self, chunk: int) -> int:
-        """Return the number of chunks of at most ``chunk`` bytes."""
+    def count_chunks(self, largest: int) -> int:
+        """Return the number of chunks: of ``CHUNK`` bytes or a 48th of the blob, but of at most ``largest`` bytes."""
         size = self.size - self.head
+        chunk = min(largest, max(CHUNK, -(-size // _MANY)))
         step = -(-size // max(1, -(-size // chunk))) or 1
         return max(1, -(-size // step))  # equal steps can need fewer chunks than size / chunk suggests
 
-    def headers(self, chunk: int, first: int = 0, most: int | None = None) -> list[ChunkHeader]:
-        """Return the headers of chunks of at most ``chunk`` bytes: from the number ``first`` on, at most ``most``."""
-        size, head, count = self.size - self.head, b"", self.count_chunks(chunk)
+    def headers(self, largest: int, first: int = 0, most: int | None = None) -> list[ChunkHeader]:
+        """Return the headers of chunks of at most ``largest`` bytes: from the number ``first`` on, at most ``most``."""
+        size, head, count = self.size - self.head, b"", self.count_chunks(largest)
         if self.head:
             with self.path.open("rb") as file:
                 head = file.read(self.head)
@@ -217,6 +229,7 @@ class Assembly:
         kept: number of the first chunks that the partial file holds already.
         durable: the whole file is on the disk when ``finish`` returns.
         over: a spare file of any size, which becomes the partial file: the transfer overwrites its blocks.
+        hasher: computes the digest of large chunks, while the caller writes them.
 
     Raises:
         PayloadError: the transfer is larger than ``limit``.
@@ -231,8 +244,10 @@ class Assembly:
         *,
         durable: bool = False,
         over: Path | None = None,
+        hasher: BackgroundThread | None = None,
     ) -> None:
         check_size(first, limit)
+        self._hasher = hasher if first.step >= _WORTH else None
         self.path = path
         self._durable = durable
         self._unwritten = 0
@@ -277,15 +292,21 @@ class Assembly:
             raise PayloadError("chunk belongs to another transfer, or its size or count changed on the way")
         _check_length(header, payload)
         if not self._arrived[header.index]:
+            if in_order := header.index == self._hashed:  # as almost always: hash while the bytes are in the cache
+                self._hashed = _UNKNOWN  # until the same bytes are in the file
+                self._update_hash(header.head + payload if header.head else payload)
             self._write(payload, header.offset)
             self._arrived[header.index] = 1
             self._missing_count -= 1
             self._head = header.head or self._head
-            if header.index == self._hashed:  # in order, as almost always: hash while the bytes are in the cache
-                self._hash.update(header.head)
-                self._hash.update(payload)
-                self._hashed += 1
+            self._hashed = header.index + 1 if in_order else self._hashed
         return not self._missing_count
+
+    def _update_hash(self, content: bytes) -> None:
+        if self._hasher is None:
+            self._hash.update(content)
+        else:
+            self._hasher.begin(self._hash.update, content)
 
     def _write(self, payload: bytes, offset: int) -> None:
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
@@ -346,5 +367,7 @@ class Assembly:
 
     def _actual_digest(self) -> str:
         if self._hashed == self.count:
+            if self._hasher is not None:
+                self._hasher.wait()
             return self._hash.hexdigest()
         return digest_file(self.path)

@@ -12,6 +12,7 @@ import os
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +22,9 @@ from numpy.typing import NDArray
 
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.files.durable import start_writing, write_all
+from fedquilt_common.process.background_thread import BackgroundThread
 from fedquilt_common.types import Arrays, Precision
-from fedquilt_common.wire.chunks import Blob
+from fedquilt_common.wire.chunks import HASHED_TOGETHER, Blob
 from fedquilt_common.wire.container_header import (
     DTYPES,
     LENGTH_BYTES,
@@ -201,14 +203,19 @@ def _write_pieces(path: Path, pieces: Iterable[bytes | memoryview], size: int, *
     """
     digest, unwritten = hashlib.sha256(), 0
     try:
-        with open(path, "wb", buffering=0, opener=_open_as_it_is) as file:
+        with (
+            open(path, "wb", buffering=0, opener=_open_as_it_is) as file,
+            BackgroundThread("hash", HASHED_TOGETHER) as hasher,
+        ):
+            hash_piece = digest.update if size <= ONE_PIECE else partial(hasher.begin, digest.update)
             for piece in pieces:
+                hash_piece(piece)
                 write_all(file, piece)
-                digest.update(piece)
                 if durable:
                     unwritten = start_writing(file.fileno(), unwritten + len(piece))
             if os.fstat(file.fileno()).st_size != size:
                 file.truncate()
+            hasher.wait()
     except OSError as error:  # such as a full disk, which names no file
         raise OSError(error.errno, error.strerror, str(path)) from None
     return digest.hexdigest()

@@ -33,6 +33,7 @@ from fedquilt_common.wire.discovery import open_connection
 from fedquilt_common.wire.mqtt_limits import (
     HELD_BYTES,
     HELD_MESSAGES,
+    LARGE_PAYLOAD,
     LARGEST_PACKET,
     MESSAGE_EXPIRY,
     PACKET_OVERHEAD,
@@ -44,14 +45,7 @@ from fedquilt_common.wire.mqtt_limits import (
 from fedquilt_common.wire.publish_packets import PackedProperties, PublishHead, is_success, parse_head
 from fedquilt_common.wire.read_ahead import Ignores, PacketLengthError, ReadAhead
 from fedquilt_common.wire.tls import TlsContext, secure_socket
-from fedquilt_common.wire.transport import (
-    Connected,
-    Deliver,
-    MqttMessage,
-    PublicationRefused,
-    Will,
-    divide_filters,
-)
+from fedquilt_common.wire.transport import Connected, Deliver, MqttMessage, PublicationRefused, Will, divide_filters
 from fedquilt_common.wire.window import QUEUED_BYTES, Intake, Window
 
 log = logging.getLogger(__name__)
@@ -161,7 +155,8 @@ class _CountingClient(Client):
         head = parse_head(self._in_packet["command"], packet)
         if head is None:
             return super()._handle_publish()
-        self.on_publication(head, bytes(memoryview(packet)[head.payload_at :]))
+        del packet[: head.payload_at]  # moves nothing
+        self.on_publication(head, cast("bytes", packet) if len(packet) >= LARGE_PAYLOAD else bytes(packet))
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def _handle_pubackcomp(self, cmd: Literal["PUBACK", "PUBCOMP"]) -> MQTTErrorCode:
@@ -385,15 +380,15 @@ class MqttTransport:
 
     def _on_publication(self, head: PublishHead, payload: bytes) -> None:
         session, mid, qos = self._session, head.mid, head.qos
-        size = len(payload)
-        self._intake.hold(size)
+        held = self._intake.hold(len(payload))
 
         def acknowledge() -> None:
-            self._intake.release(size)
+            held.end()
             if qos and session == self._session:  # a new session reuses the numbers
                 self._client.ack(mid, qos)
 
-        self._deliver(MqttMessage(head.topic, payload, head.header, head.retained, acknowledge, qos, head.expires_in))
+        message = head.topic, payload, head.header, head.retained, acknowledge, qos, head.expires_in, held.free
+        self._deliver(MqttMessage(*message))
 
 
 def _properties(packet: int) -> Any:

@@ -12,6 +12,8 @@ HELD_BYTES: Final = 4 * 1024 * 1024
 """Received bytes that may be unprocessed before the client stops reading."""
 HELD_MESSAGES: Final = 64
 """Received messages that may be unprocessed before the client stops reading."""
+LARGE_PAYLOAD: Final = 64 * 1024
+"""Bytes of a payload that is not copied: it is delivered as it was read, in a bytearray."""
 RECEIVE_MAXIMUM: Final = HELD_MESSAGES
 """Messages that the broker may send before the client acknowledges one: replies become durable together."""
 LARGEST_PACKET: Final = 16 * 1024 * 1024

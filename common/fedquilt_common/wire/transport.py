@@ -35,6 +35,10 @@ def divide_filters(filters: Iterable[str]) -> Iterator[list[str]]:
         del left[:FILTERS_PER_PACKET]
 
 
+def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True)
 class MqttMessage:
     """A publication that arrived.
@@ -47,6 +51,7 @@ class MqttMessage:
         ack: acknowledges the message. Call it once, from any thread, when the message is processed.
         qos: the quality of service with which it arrived, 0 or 1.
         expires_in: what is left of its Message Expiry Interval, in seconds; None if it has none.
+        free: makes room for others to arrive before ``ack``. Call it once the payload is no longer needed.
     """
 
     topic: str
@@ -56,6 +61,7 @@ class MqttMessage:
     ack: Callable[[], None]
     qos: int = 1
     expires_in: int | None = None
+    free: Callable[[], None] = _nothing
 
 
 @dataclass(frozen=True)

@@ -96,20 +96,39 @@ class Intake:
         self._lock = threading.Lock()
         self._bytes = self._messages = 0
 
-    def hold(self, size: int) -> None:
-        """Count a message that arrived."""
+    def hold(self, size: int) -> Held:
+        """Count a message that arrived, until it ends."""
+        self.count(size, 1)
+        return Held(self, size)
+
+    def count(self, size: int, messages: int) -> None:
+        """Add to what is counted; negative numbers take away."""
         with self._lock:
             self._bytes += size
-            self._messages += 1
-
-    def release(self, size: int) -> None:
-        """Stop counting a message that is processed."""
-        with self._lock:
-            self._bytes -= size
-            self._messages -= 1
+            self._messages += messages
 
     @property
     def is_full(self) -> bool:
         """Whether a limit is reached."""
         limit_bytes, limit_messages = self._limits
         return self._bytes >= limit_bytes or self._messages >= limit_messages
+
+
+class Held:
+    """A message that an intake counts; for one thread."""
+
+    __slots__ = ("_intake", "_size")
+
+    def __init__(self, intake: Intake, size: int) -> None:
+        self._intake = intake
+        self._size = size
+
+    def free(self) -> None:
+        """Stop counting its bytes, which nobody uses any more."""
+        self._intake.count(-self._size, 0)
+        self._size = 0
+
+    def end(self) -> None:
+        """Stop counting it."""
+        self._intake.count(-self._size, -1)
+        self._size = 0

@@ -177,8 +177,7 @@ class Coordinator:
         self._display.start(run)
         self._display.expect_boards(boards_of(self._read_assignments()))
         self._transport.connect()
-        is_rejected = False
-        connected = self._await_broker(should_stop)
+        is_rejected, connected = False, self._await_broker(should_stop)
         try:
             if connected is not None and (connected.session_present or self._await_turn(should_stop)):
                 self._work(should_stop)
@@ -321,6 +320,7 @@ class Coordinator:
             case MqttMessage():
                 if not self._admission.ignores(incoming):  # its agent may be muted since it arrived
                     self._take_message(incoming)
+                incoming.free()
                 self._handled.append(incoming.ack)
                 self._acknowledge()
             case Connected():
@@ -385,10 +385,10 @@ class Coordinator:
                 if agent not in self._claims:
                     self._admission.remove(agent)
         except ProtocolError as error:
-            if not self._working:  # the journal is not handled yet
+            if self._working:
+                self._refusals.add(agent, client, self.machine.round, str(error))
+            else:  # the journal is not handled yet
                 log.warning("ignored: %s", error)
-                return
-            self._refusals.add(agent, client, self.machine.round, str(error))
 
 
 def boards_of(assignments: Assignments) -> dict[str, list[ClientId]]:

@@ -12,10 +12,11 @@ from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably
 from fedquilt_common.files.intact import IntactFiles
 from fedquilt_common.partial_sums.partial_sum import PartialSum
+from fedquilt_common.process.background_thread import BackgroundThread
 from fedquilt_common.process.cores import map_in_threads
 from fedquilt_common.submodels.patch_layout import Patch, write_patch
 from fedquilt_common.types import Arrays, ClientId, Precision
-from fedquilt_common.wire.chunks import Assembly, Blob, ChunkHeader, check_size
+from fedquilt_common.wire.chunks import HASHED_TOGETHER, Assembly, Blob, ChunkHeader, check_size
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_server.round.events import Replied
 from fedquilt_server.runs.reply_files import DamageError, ReplyFiles, ReplyPlace, reply_name
@@ -64,6 +65,7 @@ class BlobStore:
             self.replies = ReplyFiles(folder / REPLIES)
         self._spares = SpareFiles(self.partial)
         self._serial = 0
+        self._hasher = BackgroundThread("hash", HASHED_TOGETHER)
 
     def path(self, digest: str) -> Path:
         """Return the path of the blob with this digest, whether it exists or not."""
@@ -135,7 +137,7 @@ class BlobStore:
         check_size(first, limit)
         self._serial += 1
         path = self.partial / str(self._serial)
-        return Assembly(path, first, limit, durable=True, over=self._spares.take(first.size))
+        return Assembly(path, first, limit, durable=True, over=self._spares.take(first.size), hasher=self._hasher)
 
     def keep_reply(self, assembly: Assembly, name: str) -> Blob:
         """Move a reply that has arrived, too large for a segment, to its place; it is verified.
@@ -221,6 +223,7 @@ class BlobStore:
     def close(self) -> None:
         """Close the replies, and delete the spare files; what cannot be deleted, the next start deletes."""
         self.replies.close()
+        self._hasher.close()
         with suppress(OSError):
             self._spares.clear()
 

@@ -15,16 +15,18 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from fedquilt_common.files.durable import sync, write_all
+from fedquilt_common.process.background_thread import BackgroundThread
 from fedquilt_common.types import ClientId
 from fedquilt_common.wire.chunks import digest_file
 from fedquilt_common.wire.codec import FileArrays
-from fedquilt_server.runs.background_sync import BackgroundSync
 
 _SEGMENT: Final = re.compile(r"segment-(\d+)")
 _ENTRY_BYTES: Final = 128
 """Bytes before each reply in a segment: its name and its size."""
 _ENTRY: Final = re.compile(rb"reply (\d{1,9}-\d{1,9}\.\d{1,9}-[0-9a-f]{64}) (\d{1,12}) *\n")
 _ALIGNMENT: Final = 64
+_OPEN: Final = 8
+"""Files that are open at once, because the disk still writes them."""
 
 
 def reply_name(client: ClientId, round: int, exchange: int, digest: str) -> str:
@@ -109,7 +111,7 @@ class ReplyFiles:
         self._file: BinaryIO | None = None
         self._segment = folder
         self._end = self._synced = 0
-        self._own_files = BackgroundSync()
+        self._own_files = BackgroundThread("sync", _OPEN)
         self._has_new_names = False
 
     def path(self, name: str) -> Path:
@@ -128,11 +130,13 @@ class ReplyFiles:
     def add(self, name: str) -> None:
         """Begin to bring a reply with a file of its own to the disk; it is durable after ``sync``.
 
+        The file may be deleted meanwhile.
+
         Raises:
-            OSError: its file cannot be opened.
+            OSError: it cannot be opened.
         """
         self._has_new_names = True
-        self._own_files.begin(self.path(name))
+        self._own_files.begin(_sync_and_close, os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC))
 
     def append(self, name: str, content: bytes) -> None:
         """Write a reply to the segment; it is durable after ``sync``.
@@ -209,6 +213,13 @@ class ReplyFiles:
         self._has_new_names = True
         self._end = self._synced = 0
         return self._file
+
+
+def _sync_and_close(descriptor: int) -> None:
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _padding(size: int) -> int:

@@ -13,9 +13,9 @@ from fedquilt_common.wire.link import Link, parse_link
 
 @pytest.mark.parametrize(
     ("links", "chunk"),
-    [([None], 262_144), ([{"mtu": 222}], 262_144), ([{"mtu": 222, "loss": 0.2}], 94), ([{"loss": 0.2}], 262_144),
+    [([None], 1_048_576), ([{"mtu": 222}], 1_048_576), ([{"mtu": 222, "loss": 0.2}], 94), ([{"loss": 0.2}], 1_048_576),
      ([{"mtu": 2200, "loss": 0.1}, {"mtu": 300, "loss": 0.1}], 172), ([{"mtu": 8, "loss": 0.1}], 16),
-     ([{"mtu": 64, "loss": 0.1, "window": 3}], 262_144)],
+     ([{"mtu": 64, "loss": 0.1, "window": 3}], 1_048_576)],
 )  # fmt: skip
 def test_a_chunk_fits_a_packet_where_packets_are_lost(links: list[Any], chunk: int) -> None:
     """One of 37 packets, of which one in five is lost, would get through once in 4,000 times."""

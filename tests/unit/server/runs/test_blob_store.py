@@ -148,9 +148,10 @@ def receive(store: BlobStore, client: int, numbers: NDArray[Any]) -> Replied:
     """Return a reply with a file of its own; there is a blob with the same bytes."""
     blob = store.put({"a": numbers})
     content, event = blob.path.read_bytes(), reply(client, blob.digest)
-    (header,) = blob.headers(blob.size)
-    assembly = store.begin_reply(header, blob.size)
-    assembly.add(header, content)
+    headers = blob.headers(blob.size)
+    assembly = store.begin_reply(headers[0], blob.size)
+    for header in headers:
+        assembly.add(header, content[header.offset : header.offset + header.length])
     store.keep_reply(assembly, reply_name(client, 2, 1, blob.digest))
     store.sync_replies()
     return event
