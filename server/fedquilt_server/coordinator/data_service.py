@@ -8,7 +8,7 @@ from typing import Final
 
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.files.disk_errors import report_disk_errors
-from fedquilt_common.wire.chunks import Blob, publish_chunks
+from fedquilt_common.wire.chunks import CHUNK, Blob, publish_chunks
 from fedquilt_common.wire.data_messages import DataRequest
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Transport
@@ -74,7 +74,7 @@ class DataService:
             return self._publish(agent, Blob(path, request.digest, path.stat().st_size), request)
 
     def _publish(self, agent: str, blob: Blob, request: DataRequest) -> bool:
-        chunk = min(self._chunk, self._transport.max_payload)
+        chunk = min(CHUNK, self._chunk, self._transport.max_payload)  # the broker holds 16 of them for each agent
         chosen, total = blob.headers(chunk, request.first, request.count), blob.count_chunks(chunk)
         self._count(agent, request.digest, len(chosen), total)
         publish_chunks(self._transport, blob, chosen, lambda _: self._topics.data(agent))

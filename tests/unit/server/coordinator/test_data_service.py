@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +14,7 @@ import pytest
 from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
 from fedquilt_common.errors import PayloadError, RunFolderError
-from fedquilt_common.wire.chunks import ChunkHeader
+from fedquilt_common.wire.chunks import CHUNK, ChunkHeader
 from fedquilt_common.wire.data_messages import DataMessage, DataRequest
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Incoming, MqttMessage
@@ -33,7 +34,7 @@ def digest(name: str) -> str:
 class Lab:
     """A data service, and an agent that subscribes to all that agents may read."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, chunk: int = 10) -> None:
         broker = MemoryBroker()
         self.received: dict[str, list[MqttMessage]] = {"pi": [], "jetson": []}
         for name in self.received:
@@ -50,7 +51,7 @@ class Lab:
             {digest("one"): frozenset([0]), digest("two"): frozenset([1])},
         )
         machine = cast("Machine", SimpleNamespace(host_of=HOSTS))
-        self.service = DataService("run", delivery, sender, TOPICS, 10, machine)
+        self.service = DataService("run", delivery, sender, TOPICS, chunk, machine)
 
     def _take(self, name: str, incoming: Incoming) -> None:
         if isinstance(incoming, MqttMessage):
@@ -81,6 +82,13 @@ def test_an_agent_receives_the_samples_of_its_client_and_the_public_ones(lab: La
 def test_a_few_chunks(lab: Lab) -> None:
     assert lab.ask("jetson", "two", first=9, count=5) == CONTENT["two"][90:]
     assert lab.ask("jetson", "two", first=11) == b""
+
+
+def test_the_chunks_of_a_large_file_stay_small(tmp_path: Path) -> None:
+    """Else sixteen of them for each of many agents would fill the broker's memory."""
+    lab = Lab(tmp_path, chunk=4 * CHUNK)
+    os.truncate(tmp_path / "one", 200 * CHUNK)
+    assert len(lab.ask("pi", "one", count=2)) == 2 * CHUNK
 
 
 @pytest.mark.parametrize("wanted", ["two", "one"])
