@@ -11,7 +11,7 @@ import psutil
 
 from fedquilt_client.store import RunStore
 from fedquilt_common.errors import PayloadError, RunFolderError
-from fedquilt_common.wire.chunks import Assembly, ChunkHeader
+from fedquilt_common.wire.chunks import CHUNK, LARGEST_CHUNK, Assembly, ChunkHeader, usual_chunk
 from fedquilt_common.wire.round_messages import PatchMessage
 from fedquilt_common.wire.topics import Address, Topics
 from fedquilt_common.wire.transport import Transport
@@ -19,7 +19,8 @@ from fedquilt_common.wire.transport import Transport
 log = logging.getLogger(__name__)
 
 REPAIR_SECONDS: Final = 3.0
-"""Seconds without a chunk before the first repair; less on a simulated link with a speedup."""
+"""Seconds without a chunk of 256 KiB before the first repair, and four times as long for one of 1 MiB; less on a
+simulated link with a speedup."""
 SHORTEST_REPAIR_SECONDS: Final = 0.2
 LONGEST_REPAIR_SECONDS: Final = 300.0
 PATIENCE: Final = 4.0
@@ -49,16 +50,21 @@ class Downloads:
         self._subscribed: set[str] = set()
         self._wanted: dict[str, PatchMessage] = {}
         self._quiet_since, self._repaired, self._longest_gap = time.monotonic(), True, 0.0
-        self._first_pause = max(SHORTEST_REPAIR_SECONDS, REPAIR_SECONDS / speedup)
-        self._pause = self._first_pause
+        self._speedup = speedup
+        self._pause = self._first_pause = self._choose_first_pause()
 
     def want(self, patches: Iterable[PatchMessage]) -> None:
         """Download these patches; delete all others and stop following their slots."""
         self._wanted = {patch.place: patch for patch in patches}
         self._store.keep_patches({patch.digest for patch in self._wanted.values()})
         self._quiet_since, self._repaired, self._longest_gap = time.monotonic(), True, 0.0
-        self._pause = self._first_pause
+        self._pause = self._first_pause = self._choose_first_pause()
         self._subscribe_to(set(self._wanted))
+
+    def _choose_first_pause(self) -> float:
+        """Return how long no chunk may arrive before the first repair: larger chunks take longer on the same line."""
+        chunk = max((min(LARGEST_CHUNK, usual_chunk(patch.size)) for patch in self._wanted.values()), default=CHUNK)
+        return max(SHORTEST_REPAIR_SECONDS, REPAIR_SECONDS * chunk / CHUNK / self._speedup)
 
     def _subscribe_to(self, places: set[str]) -> None:
         self._transport.unsubscribe(self._topics.slot_chunks(place) for place in self._subscribed - places)
@@ -113,12 +119,16 @@ class Downloads:
         return True
 
     def _note_arrival(self) -> None:
-        """Adapt the pause before a repair to the gaps on this link; a gap that ends in a repair does not count."""
+        """Adapt the pause before a repair to the gaps on this link.
+
+        A gap with a repair does not count, because the chunk may have been lost. The pause stays doubled after it, so
+        that a link on which each chunk takes longer than the first pause has a gap without a repair next.
+        """
         now = time.monotonic()
         if not self._repaired:
             self._longest_gap = max(self._longest_gap, now - self._quiet_since)
+            self._pause = min(max(self._first_pause, PATIENCE * self._longest_gap), LONGEST_REPAIR_SECONDS)
         self._quiet_since, self._repaired = now, False
-        self._pause = min(max(self._first_pause, PATIENCE * self._longest_gap), LONGEST_REPAIR_SECONDS)
 
     def _assembly_for(self, place: str, header: ChunkHeader) -> Assembly:
         assembly = self._assemblies.get(place)

@@ -16,7 +16,7 @@ from fedquilt_server.round.events import Joined, Left, Rejected
 from fedquilt_server.status import health
 
 if TYPE_CHECKING:
-    from tests.faults.conftest import Player, Stage
+    from tests.faults.conftest import Parcel, Player, Stage
 
 TOPICS = Topics("lab")
 
@@ -113,3 +113,30 @@ def test_a_board_that_hangs_is_shown_as_silent_long_before_it_is_gone(
     assert seen[:3] == ["online", "silent", "online"]
     kinds = [event.kind for event in read_events(stage.folder / "events.jsonl") if event.board == "jetson"]
     assert kinds[:3] == ["joined", "silent", "back"]
+
+
+def test_an_agent_is_known_to_send_while_a_part_of_its_reply_has_arrived(stage: Stage, undisturbed: str) -> None:
+    """Its other messages may wait behind a chunk on a slow line, so its health allows a longer silence."""
+    seen: list[set[str]] = []
+    begun: list[Parcel] = []
+
+    def begin(player: Player, _message: RoundMessage) -> None:
+        parcel = player.pack(2)
+        player.send_chunks(parcel, parcel.headers[:1])
+        begun.append(parcel)
+
+    def turn() -> bool:
+        seen.append(coordinator._uplink.senders)
+        if begun and seen[-1] == {"jetson"}:
+            parcel = begun.pop()
+            stage.players["jetson"].send_chunks(parcel, parcel.headers[1:])
+        return stage.turn()
+
+    stage.ways[2] = begin
+    stage.arrive()
+    coordinator = stage.coordinator()
+    with stage.closing(coordinator):
+        coordinator.execute(turn)
+    assert {"jetson"} in seen
+    assert seen[0] == coordinator._uplink.senders == set()
+    assert stage.sha256 == undisturbed

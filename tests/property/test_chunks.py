@@ -278,15 +278,21 @@ def test_memory_for_the_smallest_chunks_is_bounded(tmp_path: Path) -> None:
     assert peak < 2 * MAX_CHUNKS
 
 
-def test_a_chunk_that_the_disk_refused_may_come_again_with_other_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("worth", [1, 1000])
+def test_a_chunk_that_the_disk_refused_may_come_again_with_other_bytes(
+    tmp_path: Path, worth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The digest of what was refused must not stand for what is in the file."""
+    monkeypatch.setattr(chunks, "_WORTH", worth)
+    hasher = BackgroundThread("hash", 2)
     blob = blob_of(tmp_path, b"right" * 20)
     headers = blob.headers(50)
     parts = cut(b"right" * 20, headers)
-    assembly = Assembly(tmp_path / "partial", headers[0], 100)
+    assembly = Assembly(tmp_path / "partial", headers[0], 100, hasher=hasher)
     with patch.object(os, "pwrite", side_effect=OSError("full")), pytest.raises(OSError, match="full"):
         assembly.add(headers[0], parts[0])
     assembly.add(headers[0], bytes(50))
     assert assembly.add(headers[1], parts[1])
     with pytest.raises(DamagedTransferError):
         assembly.finish(tmp_path / "whole")
+    hasher.close()

@@ -37,8 +37,9 @@ class BackgroundThread:
     def begin(self, job: Callable[..., None], *given: object) -> None:
         """Begin with a job; if too many are under way, wait for the first of them."""
         self._begun = [one for one in self._begun if not one.done() or one.exception()]
-        if len(self._begun) >= self._most:
-            futures.wait(self._begun[:1])
+        under_way = [one for one in self._begun if not one.done()]
+        if len(under_way) >= self._most:
+            futures.wait(under_way[:1])
         self._pool = self._pool or futures.ThreadPoolExecutor(1, self._name)
         self._begun.append(self._pool.submit(job, *given))
 

@@ -31,7 +31,7 @@ CHUNK: Final = 256 * 1024
 LARGEST_CHUNK: Final = 1024 * 1024
 """Most bytes of a chunk of a large transfer, unless the experiment's ``wire.chunk`` sets another limit."""
 _MANY: Final = 48
-"""Chunks from which a transfer has larger ones instead of more: each message costs about 1 ms of a core in all."""
+"""Chunks from which a transfer has larger ones instead of more: each message costs time on three machines."""
 MAX_CHUNKS: Final = 1 << 20
 """Most chunks of a transfer; it bounds what a receiver holds in memory for one."""
 MAX_HEAD: Final = 16 * 1024
@@ -113,6 +113,11 @@ class ChunkHeader:
         return cls(digest.hex(), index, count, size, bytes(data[_HEADER.size :]))
 
 
+def usual_chunk(size: int) -> int:
+    """Return the largest chunk of a transfer of ``size`` bytes, if nothing else limits it: 256 KiB, or a 48th of it."""
+    return max(CHUNK, -(-size // _MANY))
+
+
 @dataclass(frozen=True)
 class Blob:
     """A complete payload on disk.
@@ -132,7 +137,7 @@ class Blob:
     def count_chunks(self, largest: int) -> int:
         """Return the number of chunks: of ``CHUNK`` bytes or a 48th of the blob, but of at most ``largest`` bytes."""
         size = self.size - self.head
-        chunk = min(largest, max(CHUNK, -(-size // _MANY)))
+        chunk = min(largest, usual_chunk(size))
         step = -(-size // max(1, -(-size // chunk))) or 1
         return max(1, -(-size // step))  # equal steps can need fewer chunks than size / chunk suggests
 
@@ -229,7 +234,7 @@ class Assembly:
         kept: number of the first chunks that the partial file holds already.
         durable: the whole file is on the disk when ``finish`` returns.
         over: a spare file of any size, which becomes the partial file: the transfer overwrites its blocks.
-        hasher: computes the digest of large chunks, while the caller writes them.
+        hasher: computes the digest of chunks from 128 KiB to 1 MiB, while the caller writes them.
 
     Raises:
         PayloadError: the transfer is larger than ``limit``.
@@ -247,7 +252,7 @@ class Assembly:
         hasher: BackgroundThread | None = None,
     ) -> None:
         check_size(first, limit)
-        self._hasher = hasher if first.step >= _WORTH else None
+        self._hasher = hasher if _WORTH <= first.step <= LARGEST_CHUNK else None
         self.path = path
         self._durable = durable
         self._unwritten = 0

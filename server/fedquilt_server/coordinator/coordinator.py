@@ -1,6 +1,6 @@
 """The coordinator of a run: its connection to the broker, and the loop that handles every message.
 
-All work happens in one thread. The coordinator acknowledges the last chunk of a reply only when the reply is on disk
+All decisions are made in one thread; others sync and hash large files. The coordinator acknowledges the last chunk of a reply only when the reply is on disk
 and in the journal.
 """
 
@@ -275,7 +275,7 @@ class Coordinator:
             self._health_at = now + HEALTH_SECONDS
             self.run.history.flush()
             if self._connected:
-                self._display.check_health(self._claims.silences(), now)
+                self._display.check_health(self._claims.silences(), self._uplink.senders, now)
                 self._agent_messages.check_relays(now)
 
     def _publish_end(self) -> None:

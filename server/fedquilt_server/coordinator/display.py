@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from fedquilt_server.coordinator.failures import Failures
@@ -44,6 +44,7 @@ class StatusUpdater:
         self._privacy: Callable[[], list[PrivacySpent]] = list
         self._joules: float | None = None
         self._silences: Mapping[str, float] = {}
+        self._sending: Collection[str] = ()
         self._placements: PlacementReader | None = None
         self._placed: PlacementRecord | None = None
 
@@ -139,14 +140,15 @@ class StatusUpdater:
         self._agents.expect(boards)
         self._store.update(boards=self.boards)
 
-    def check_health(self, silences: Mapping[str, float], now: float) -> None:
+    def check_health(self, silences: Mapping[str, float], sending: Collection[str], now: float) -> None:
         """Judge the health of all boards, and report those that fall silent or are back.
 
         Args:
             silences: of each agent, the seconds in which the coordinator listened and no message arrived.
+            sending: the agents of which a part of a reply has arrived.
             now: Unix time in seconds.
         """
-        self._silences = silences
+        self._silences, self._sending = silences, sending
         self.judge_boards(now)
 
     def judge_boards(self, now: float) -> None:
@@ -155,7 +157,10 @@ class StatusUpdater:
             return
         self._show_placements()
         names = [board.agent for board in self.boards]
-        facts = {name: self._history.counts_of(name).facts(self._silences.get(name, 0.0)) for name in names}
+        facts = {
+            name: self._history.counts_of(name).facts(self._silences.get(name, 0.0), is_sending=name in self._sending)
+            for name in names
+        }
         for board, before in self._agents.refresh(facts, now):
             if board.health == "silent":
                 self._history.add("silent", now, f"sends nothing: {board.reason}", board=board.agent)

@@ -1,8 +1,8 @@
 """Assembles and checks incoming replies: trusts no field of them, and checks sizes before it allocates memory.
 
 A reply becomes the event ``Replied`` once its bytes have the announced digest, match the expected reply
-(``expected_replies``) and are durable on disk. Small replies wait for one another, so that one sync serves all that
-have arrived. The uplink refuses other replies and sends a receipt with the reason.
+(``expected_replies``) and are durable on disk. Replies wait for one another, so that one sync serves all that have
+arrived. The uplink refuses other replies and sends a receipt with the reason.
 """
 
 from __future__ import annotations
@@ -100,6 +100,11 @@ class Uplink:
     def waiting(self) -> int:
         """Number of replies that wait for ``flush``."""
         return len(self._arrived)
+
+    @property
+    def senders(self) -> set[str]:
+        """The agents of which a part of a reply has arrived."""
+        return {agent for agent, _, _ in self._transfers}
 
     @property
     def pause(self) -> float:

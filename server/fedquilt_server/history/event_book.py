@@ -42,9 +42,9 @@ class BoardCounts:
     is_late: bool = False
     out_of_memory_at: float | None = None
 
-    def facts(self, silence: float) -> BoardFacts:
+    def facts(self, silence: float, *, is_sending: bool) -> BoardFacts:
         """Return what the board's health is judged by, with the seconds without a message."""
-        return BoardFacts(silence=silence, **asdict(self))
+        return BoardFacts(silence=silence, is_sending=is_sending, **asdict(self))
 
 
 @dataclass

@@ -11,6 +11,8 @@ SILENT_AFTER: Final = 2.5
 """A board is silent after this many times the interval in which its agent promises a message."""
 SHORTEST_SILENCE: Final = 5.0
 """Seconds that are never a silence: a busy broker or link delays messages."""
+SENDING_SILENCE: Final = 20.0
+"""The same while a large reply arrives: on a slow line, other messages wait behind a chunk of 1 MiB."""
 HOT_CELSIUS: Final = 80.0
 """A Raspberry Pi limits its clock from 80 degrees Celsius on."""
 RECENT_SECONDS: Final = 600.0
@@ -26,6 +28,7 @@ class BoardFacts(NamedTuple):
         silence: seconds in which the coordinator listened and no message of the board arrived.
         accepted: its replies that count; ``late`` and ``rejected`` ones do not.
         restarts: restarts of its agent during the run.
+        is_sending: whether chunks of its reply have arrived, and others are missing.
         is_dropped: whether a person has dropped the board.
         is_cut_off: whether the site through which it connects is cut off.
         is_late: whether its last reply was late.
@@ -38,6 +41,7 @@ class BoardFacts(NamedTuple):
     late: int = 0
     rejected: int = 0
     restarts: int = 0
+    is_sending: bool = False
     is_dropped: bool = False
     is_cut_off: bool = False
     is_late: bool = False
@@ -63,7 +67,8 @@ def judge_health(board: BoardStatus, facts: BoardFacts, now: float) -> tuple[Hea
         return "unreachable", f"it is behind the site {board.site}, which is cut off"
     if not board.online:
         return "offline", "the broker lost its connection"
-    if facts.silence >= max(SHORTEST_SILENCE, SILENT_AFTER * board.interval):
+    shortest = SENDING_SILENCE if facts.is_sending else SHORTEST_SILENCE
+    if facts.silence >= max(shortest, SILENT_AFTER * board.interval):
         return "silent", f"it promised a message every {board.interval:g} s"
     if _is_recent(facts.out_of_memory_at, now):
         return "out of memory", "training ran out of memory; it trains smaller sub-models now"

@@ -41,5 +41,5 @@ class ReplyRow(BaseModel):
     )
     opened_at: float | None = Field(default=None, description="when the exchange opened")
     began_at: float | None = Field(default=None, description="when the reply's first chunk arrived")
-    arrived_at: float | None = Field(default=None, description="when the reply was on disk, or was refused")
+    arrived_at: float | None = Field(default=None, description="when the reply was verified, or was refused")
     closed_at: float | None = Field(default=None, description="when the exchange closed")

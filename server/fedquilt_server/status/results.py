@@ -36,7 +36,7 @@ class RoundResult(BaseModel):
     ``seconds`` runs from the opening of the round to the opening of the next. ``train_seconds`` is the training time
     of the busiest agent, and ``overhead_seconds`` is the rest. ``sending_seconds`` ends when the broker has
     acknowledged the last chunk. ``receiving_seconds`` runs from the first chunk of the first reply until the last reply
-    is on disk. If the coordinator was restarted during the round, its downtime is part of ``seconds`` and
+    is verified. If the coordinator was restarted during the round, its downtime is part of ``seconds`` and
     ``overhead_seconds``; ``sending_seconds``, ``receiving_seconds`` and ``averaging_seconds`` then count from that
     start.
     """

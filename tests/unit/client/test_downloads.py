@@ -181,6 +181,34 @@ def test_repairs_wait_for_each_other_and_for_silence(board: Board) -> None:
     assert board.transport.asked == []
 
 
+def test_a_line_on_which_each_chunk_takes_longer_than_the_pause_is_learnt(board: Board) -> None:
+    """Else each chunk would make the broker send the whole patch again, and the line never be free."""
+    board.downloads.want([board.publish(0, data(0, 1000))])
+    board.transport.asked.clear()
+    on_the_line, board.inbox = board.inbox, []
+    while on_the_line:
+        for _ in range(4):
+            board.now += REPAIR_SECONDS / 3
+            board.downloads.repair()
+        on_the_line += board.inbox  # what was asked for again comes behind what is on the line
+        board.inbox = [on_the_line.pop(0)]
+        board.arrive()
+        board.inbox.clear()
+    assert board.transport.asked == [TOPICS.slot_chunks("slices/0")]
+
+
+@pytest.mark.parametrize(("size", "times"), [(1000, 1.0), (24 << 20, 2.0), (400 << 20, 4.0)])
+def test_larger_chunks_have_longer_on_the_line(board: Board, size: int, times: float) -> None:
+    board.downloads.want([board.publish(0, data(0)).model_copy(update={"size": size})])
+    board.transport.asked.clear()
+    board.now += times * REPAIR_SECONDS - 0.1
+    board.downloads.repair()
+    assert board.transport.asked == []
+    board.now += 0.2
+    board.downloads.repair()
+    assert board.transport.asked != []
+
+
 def test_a_long_gap_does_not_make_patience_endless(board: Board) -> None:
     """After an hour without a link, a chunk that is lost later is still requested within the longest pause."""
     patch = board.publish(0, data(0))

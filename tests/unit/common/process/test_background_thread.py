@@ -73,6 +73,23 @@ def test_whoever_waits_learns_of_the_first_error(work: Work, thread: BackgroundT
     assert work.done[0] == 2  # the jobs after it are done
 
 
+def test_the_number_of_jobs_is_bounded_after_an_error(work: Work, thread: BackgroundThread) -> None:
+    work.go.set()
+    thread.begin(work.job, ValueError("first"))
+    with pytest.raises(ValueError, match="first"):
+        thread.wait()
+    work.go.set()
+    thread.begin(work.job, ValueError("second"))
+    while not thread.is_done:
+        pass
+    work.go.clear()
+    thread.begin(work.job, 1)
+    thread.begin(work.job, 2)
+    threading.Timer(0.05, work.go.set).start()
+    thread.begin(work.job, 3)
+    assert work.done[:1] == [1]
+
+
 def test_closing_waits_and_leaves_no_thread(work: Work, thread: BackgroundThread) -> None:
     thread.begin(work.job, 1)
     threading.Timer(0.05, work.go.set).start()

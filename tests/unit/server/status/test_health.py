@@ -16,6 +16,8 @@ FINE = BoardStatus(agent="pi", interval=2.0, temperature=60.0, throttled=0x10000
     [
         ({}, BoardFacts(silence=4.9), "online", ""),
         ({}, BoardFacts(silence=5.0), "silent", "it promised a message every 2 s"),
+        ({}, BoardFacts(silence=19.9, is_sending=True), "online", ""),
+        ({}, BoardFacts(silence=20.0, is_sending=True), "silent", "every 2 s"),
         ({"interval": 30.0}, BoardFacts(silence=74.0), "online", ""),
         ({"interval": 30.0}, BoardFacts(silence=75.0), "silent", "every 30 s"),
         ({"online": False}, BoardFacts(silence=100.0), "offline", "lost its connection"),
