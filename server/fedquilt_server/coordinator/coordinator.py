@@ -1,7 +1,7 @@
 """The coordinator of a run: its connection to the broker, and the loop that handles every message.
 
-All decisions are made in one thread; others sync and hash large files. The coordinator acknowledges the last chunk of a reply only when the reply is on disk
-and in the journal.
+All decisions are made in one thread; others sync and hash large files. The coordinator acknowledges the last chunk of a
+reply only when the reply is on disk and in the journal.
 """
 
 from __future__ import annotations
