@@ -14,7 +14,7 @@ class BackgroundThread:
 
     Args:
         name: name of the thread.
-        most: jobs that wait or are under way at most: each holds memory, or an open file.
+        most: jobs that wait or are under way at most: each may hold memory.
     """
 
     def __init__(self, name: str, most: int) -> None:

@@ -341,7 +341,7 @@ class Assembly:
 
         Args:
             target: the path.
-            wait: whether to wait until a durable file is on the disk; if not, whoever calls sees to it.
+            wait: whether to wait until a durable file is on the disk; otherwise the caller must sync it.
 
         Raises:
             DamagedTransferError: the bytes do not have the transfer's digest; the partial file is deleted.

@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -25,8 +26,8 @@ _ENTRY_BYTES: Final = 128
 """Bytes before each reply in a segment: its name and its size."""
 _ENTRY: Final = re.compile(rb"reply (\d{1,9}-\d{1,9}\.\d{1,9}-[0-9a-f]{64}) (\d{1,12}) *\n")
 _ALIGNMENT: Final = 64
-_OPEN: Final = 8
-"""Files that are open at once, because the disk still writes them."""
+_WAITING: Final = 64
+"""Files that wait for the disk at most: no more replies than messages that are not acknowledged."""
 
 
 def reply_name(client: ClientId, round: int, exchange: int, digest: str) -> str:
@@ -111,7 +112,7 @@ class ReplyFiles:
         self._file: BinaryIO | None = None
         self._segment = folder
         self._end = self._synced = 0
-        self._own_files = BackgroundThread("sync", _OPEN)
+        self._own_files = BackgroundThread("sync", _WAITING)
         self._has_new_names = False
 
     def path(self, name: str) -> Path:
@@ -131,12 +132,9 @@ class ReplyFiles:
         """Begin to bring a reply with a file of its own to the disk; it is durable after ``sync``.
 
         The file may be deleted meanwhile.
-
-        Raises:
-            OSError: it cannot be opened.
         """
         self._has_new_names = True
-        self._own_files.begin(_sync_and_close, os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC))
+        self._own_files.begin(_sync_unless_deleted, self.path(name))
 
     def append(self, name: str, content: bytes) -> None:
         """Write a reply to the segment; it is durable after ``sync``.
@@ -215,11 +213,9 @@ class ReplyFiles:
         return self._file
 
 
-def _sync_and_close(descriptor: int) -> None:
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _sync_unless_deleted(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        sync(path)
 
 
 def _padding(size: int) -> int:

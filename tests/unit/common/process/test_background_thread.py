@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -76,12 +77,8 @@ def test_whoever_waits_learns_of_the_first_error(work: Work, thread: BackgroundT
 def test_the_number_of_jobs_is_bounded_after_an_error(work: Work, thread: BackgroundThread) -> None:
     work.go.set()
     thread.begin(work.job, ValueError("first"))
-    with pytest.raises(ValueError, match="first"):
-        thread.wait()
-    work.go.set()
-    thread.begin(work.job, ValueError("second"))
     while not thread.is_done:
-        pass
+        time.sleep(0.001)
     work.go.clear()
     thread.begin(work.job, 1)
     thread.begin(work.job, 2)

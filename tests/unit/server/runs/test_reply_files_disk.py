@@ -65,12 +65,12 @@ def test_the_caller_goes_on_until_it_needs_the_files(replies: ReplyFiles, disk: 
     assert disk.synced == [number]
 
 
-def test_a_file_may_be_deleted_meanwhile(replies: ReplyFiles, disk: Disk) -> None:
-    number = write(replies, "a")
-    replies.forget("a")
+def test_a_file_may_be_deleted_while_it_waits(replies: ReplyFiles, disk: Disk) -> None:
+    numbers = [write(replies, name) for name in "abc"]
+    replies.forget("b")
     disk.go.set()
     replies.sync()
-    assert disk.synced == [number]
+    assert disk.synced == [numbers[0], numbers[2]]
 
 
 def test_a_full_disk_is_reported(replies: ReplyFiles, disk: Disk) -> None:
