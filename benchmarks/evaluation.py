@@ -80,7 +80,8 @@ def make_evaluation(model: str) -> Callable[[int], dict[str, float]]:
     from fedquilt_common.experiment.sections import Training
     from fedquilt_common.learning_tasks import Classification
     from fedquilt_common.models import build_model
-    from fedquilt_common.training.learner import TorchLearner, set_up_torch
+    from fedquilt_common.training.learner import TorchLearner
+    from fedquilt_common.training.torch_setup import set_up_torch
     from fedquilt_common.types import Examples
 
     set_up_torch()

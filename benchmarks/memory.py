@@ -2,11 +2,15 @@
 
     python benchmarks/memory.py            every model at two widths, two batch sizes, four precisions
     python benchmarks/memory.py --only vgg16 --precisions fp32
+    python benchmarks/memory.py --device cuda         on a GPU; --table --device cuda prints results/memory_gpu.jsonl
     python benchmarks/memory.py --table    print the results in results/memory.jsonl
 
 Each case runs in its own process, prepared like a worker before its first task: torch is loaded, the model is traced,
 and the received arrays are a file. The measured peak is the largest growth of its resident memory during training.
 Linux only, because the kernel records that peak and resets it on request.
+
+On a GPU, one process measures all cases, after CUDA's libraries have taken what they need. The peak is that of torch's
+tensors. ``outside`` is what the process holds there besides: CUDA's context and the code of its kernels.
 """
 
 from __future__ import annotations
@@ -35,7 +39,8 @@ if TYPE_CHECKING:
     from fedquilt_common.tracing.trace import Blueprint
     from fedquilt_common.types import Examples
 
-RESULTS = Path(__file__).parent / "results" / "memory.jsonl"
+_FOLDER = Path(__file__).parent / "results"
+RESULTS = {"cpu": _FOLDER / "memory.jsonl", "cuda": _FOLDER / "memory_gpu.jsonl"}
 SAMPLES: dict[str, tuple[tuple[int, ...], int]] = {
     **dict.fromkeys(("mlp", "convnet", "vgg16", "resnet18", "preact-resnet18", "mobilenet-v2"), ((3, 32, 32), 10)),
     "transformer": ((20,), 10_000),
@@ -62,6 +67,7 @@ class Case:
     batch: int
     precision: Literal["fp32", "amp", "fp16", "bf16"]
     optimiser: Literal["sgd", "adam", "rmsprop"] = "sgd"
+    device: Literal["cpu", "cuda"] = "cpu"
 
     @property
     def params(self) -> dict[str, Any]:
@@ -76,10 +82,29 @@ class Case:
         return SAMPLES[self.model][1]
 
 
-def measure(case: Case) -> int:
-    """Return the peak in bytes of training once, measured in a new process."""
+def measure(case: Case) -> dict[str, int]:
+    """Return the peak in bytes of training once as ``measured``; on the processor, a new process measures it."""
+    if case.device == "cuda":
+        return measure_gpu(case)
     command = [sys.executable, str(Path(__file__)), "--one", json.dumps(asdict(case))]
-    return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return {"measured": int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)}
+
+
+def measure_gpu(case: Case) -> dict[str, int]:
+    """Return the peak of torch's memory on the GPU while it trains once, and what lies there ``outside``."""
+    import torch
+
+    from fedquilt_common.process.process_memory import gpu_peak_bytes, release_gpu_cache, reset_gpu_peak
+    from fedquilt_common.training.precision import occupy_device
+
+    occupy_device(training(case))  # as a worker does before its first task
+    reset_gpu_peak()
+    before = torch.cuda.memory_allocated()
+    train_once(case)
+    peak = (gpu_peak_bytes() or 0) - before
+    release_gpu_cache()
+    free, total = torch.cuda.mem_get_info()
+    return {"measured": peak, "outside": total - free - torch.cuda.memory_reserved()}
 
 
 def estimate(case: Case) -> int:
@@ -107,7 +132,8 @@ def training(case: Case) -> Training:
 
     momentum = 0.9 if case.optimiser == "sgd" else 0.0
     return Training(
-        epochs=1, batch=case.batch, lr=0.01, momentum=momentum, precision=case.precision, optimiser=case.optimiser
+        epochs=1, batch=case.batch, lr=0.01, momentum=momentum, precision=case.precision, optimiser=case.optimiser,
+        device=case.device,
     )  # fmt: skip
 
 
@@ -115,7 +141,8 @@ def train_once(case: Case) -> int:
     """Train once and return the measured peak in bytes; ``measure`` runs this in a new process."""
     from fedquilt_common.learning_tasks import Classification
     from fedquilt_common.process.malloc import TRAINING, return_freed_memory
-    from fedquilt_common.training.learner import TorchLearner, set_up_torch
+    from fedquilt_common.training.learner import TorchLearner
+    from fedquilt_common.training.torch_setup import set_up_torch
     from fedquilt_common.wire.codec import FileArrays, write_arrays
 
     set_up_torch(1)
@@ -185,7 +212,7 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
 def _cell(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return "-"
-    case = Case(**{name: row[name] for name in ("model", "width", "batch", "precision")})
+    case = Case(**{name: row[name] for name in ("model", "width", "batch", "precision", "device") if name in row})
     return f"{estimate(case) / row['measured']:.2f} ({row['measured'] / 2**20:.0f} MiB)"
 
 
@@ -196,6 +223,7 @@ def main() -> None:
     parser.add_argument("--widths", nargs="+", type=float, default=[1.0, 0.4])
     parser.add_argument("--batches", nargs="+", type=int, default=[10, 50])
     parser.add_argument("--precisions", nargs="+", default=["fp32", "fp16", "bf16", "amp"])
+    parser.add_argument("--device", default="cpu", choices=list(RESULTS))
     parser.add_argument("--dry-run", action="store_true", help="do not write to the results")
     parser.add_argument("--table", action="store_true", help="print the results, measure nothing")
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -204,15 +232,17 @@ def main() -> None:
         print(train_once(Case(**json.loads(given.one))))
         return
     if given.table:
-        print_table([json.loads(line) for line in RESULTS.read_text().splitlines()])
+        print_table([json.loads(line) for line in RESULTS[given.device].read_text().splitlines()])
         return
-    origin = {"commit": commit(), "machine": machine()}
+    origin = {"commit": commit(), "machine": machine(with_gpu=given.device == "cuda")}
     product = itertools.product(given.only, given.widths, given.batches, given.precisions)
-    cases = [Case(*case) for case in product]
-    rows = [{**origin, **asdict(case), "measured": measure(case)} for case in cases]
+    cases = [Case(*case, device=given.device) for case in product]
+    rows = list[dict[str, Any]]()
+    for case in cases:
+        rows.append({**origin, **asdict(case), **measure(case)})
+        if not given.dry_run:
+            RESULTS[given.device].write_text("".join(json.dumps(row) + "\n" for row in rows))
     print_table(rows)
-    if not given.dry_run:
-        RESULTS.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 if __name__ == "__main__":

@@ -85,7 +85,8 @@ def measure_seconds(model: str, batch: int, private: bool) -> float:
 def _make_learner(case: memory.Case, private: bool, epochs: int) -> TorchLearner:
     from fedquilt_common.learning_tasks import Classification
     from fedquilt_common.process.malloc import TRAINING, return_freed_memory
-    from fedquilt_common.training.learner import TorchLearner, set_up_torch
+    from fedquilt_common.training.learner import TorchLearner
+    from fedquilt_common.training.torch_setup import set_up_torch
 
     set_up_torch(1)
     return_freed_memory(TRAINING)

@@ -23,8 +23,18 @@ def commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def machine() -> dict[str, Any]:
-    """Describe the machine, and its load before the measurement."""
+def machine(*, with_gpu: bool = False) -> dict[str, Any]:
+    """Describe the machine, and its load before the measurement; ``with_gpu`` adds the GPU and torch's version."""
+    return {**_describe_machine(), **(_describe_gpu() if with_gpu else {})}
+
+
+def _describe_gpu() -> dict[str, Any]:
+    import torch
+
+    return {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+
+
+def _describe_machine() -> dict[str, Any]:
     return {
         "processor": platform.processor() or platform.machine(),
         "cores": psutil.cpu_count(),

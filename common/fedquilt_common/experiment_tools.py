@@ -357,7 +357,8 @@ class ExperimentTools:
             meter: charges training on private samples, and makes it private; None: training is not private.
             lasting: optimisers that outlive a training; None: each training starts with new ones.
         """
-        from fedquilt_common.training.learner import TorchLearner, set_up_torch
+        from fedquilt_common.training.learner import TorchLearner
+        from fedquilt_common.training.torch_setup import set_up_torch
 
         set_up_torch(threads)
         at_once = evaluation_threads or threads

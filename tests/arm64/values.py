@@ -41,7 +41,8 @@ from fedquilt_common.submodels.patch_layout import patch_layout, write_patch
 from fedquilt_common.submodels.selection import prefix, random_subset, window
 from fedquilt_common.submodels.slices import Anatomy
 from fedquilt_common.tracing.trace import blueprint_for
-from fedquilt_common.training.learner import TorchLearner, set_up_torch
+from fedquilt_common.training.learner import TorchLearner
+from fedquilt_common.training.torch_setup import set_up_torch
 from fedquilt_common.types import Arrays, Examples, Precision
 from fedquilt_common.wire.codec import write_arrays
 from fedquilt_common.wire.round_messages import PatchMessage, RoundMessage, SliceMessage, TaskMessage

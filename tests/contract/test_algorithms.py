@@ -26,7 +26,8 @@ from fedquilt_common.models import build_model
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Anatomy, Slice, cut, full_slice
 from fedquilt_common.tracing.trace import Blueprint, blueprint_for
-from fedquilt_common.training.learner import TorchLearner, set_up_torch
+from fedquilt_common.training.learner import TorchLearner
+from fedquilt_common.training.torch_setup import set_up_torch
 from fedquilt_common.types import Arrays, Dataset, Examples, ExchangeId, Profile
 from fedquilt_server.lab.context import RoundContext
 from fedquilt_server.lab.workbench import Workbench

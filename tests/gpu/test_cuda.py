@@ -1,11 +1,12 @@
 """Training, evaluation, prediction, statistics and the memory estimate on a CUDA device; ``make test-gpu`` runs these.
 
-Each is compared with the processor: a GPU rounds differently, so the results agree only about. Without a device, all
-are skipped. They have not run on a device yet: a failure may be one of the tests.
+Each is compared with the processor: a GPU adds in another order, so the results agree only about. Without a device,
+all are skipped.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from fedquilt_common.experiment.sections import Training
@@ -29,12 +31,18 @@ from fedquilt_common.submodels.slices import full_slice
 from fedquilt_common.tracing.memory_estimate import memory_to_train
 from fedquilt_common.tracing.trace import blueprint_for
 from fedquilt_common.training.lasting_optimisers import LastingOptimisers
-from fedquilt_common.training.learner import TorchLearner, set_up_torch
+from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.training.precision import occupy_device
+from fedquilt_common.training.torch_setup import set_up_torch
 from fedquilt_common.types import Examples
+
+# Convolutions in TF32 differ from the processor's by a thousandth. CUDA reads this before its first operation.
+os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
 
 pytestmark = [
     pytest.mark.gpu,
+    # cuDNN computes recurrent layers in bf16, but torch never puts their weights beside each other in that precision.
+    pytest.mark.filterwarnings("ignore:RNN module weights are not part of single contiguous chunk"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device that torch can use"),
 ]
 PRECISIONS = ["fp32", "amp", "fp16", "bf16"]
@@ -87,11 +95,25 @@ def assert_close(found: Any, expected: Any, tolerance: float) -> None:
 
 
 @pytest.mark.parametrize("model", list(MODELS))
-def test_training_is_about_that_of_the_processor_and_reproducible(model: str) -> None:
-    cuda, start, data = learner(model, "cuda"), learner(model, "cpu").init(0), samples(model)
-    found, again = (cuda.train(start, data, seed=1).arrays for _ in range(2))
+def test_training_is_reproducible(model: str) -> None:
+    cuda, data = learner(model, "cuda"), samples(model)
+    found, again = (cuda.train(cuda.init(0), data, seed=1).arrays for _ in range(2))
     assert all(found[name].tobytes() == again[name].tobytes() for name in found)
-    assert_close(found, learner(model, "cpu").train(start, data, seed=1).arrays, 2e-2)
+
+
+@pytest.mark.parametrize("model", list(MODELS))
+def test_a_step_is_about_that_of_the_processor(model: str) -> None:
+    """One step, because a deep network with batch norm makes a difference of a millionth visible within three."""
+    data = samples(model)
+    found, expected = (step_of(learner(model, device, batch=len(data)), data) for device in ("cuda", "cpu"))
+    assert np.linalg.norm(found - expected) < 0.05 * np.linalg.norm(expected)
+
+
+def step_of(one: TorchLearner, data: Examples) -> NDArray[np.float32]:
+    """What one step changes in the parameters, as one vector."""
+    start = one.init(0)
+    trained = one.train(start, data, seed=1).arrays
+    return np.concatenate([(trained[name] - start[name]).ravel() for name in sorted(one.parameters)])
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -154,24 +176,26 @@ def test_a_sub_model_trains() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "amp", "bf16"])
 @pytest.mark.parametrize("model", ["convnet", "resnet18", "vgg16"])
 def test_the_memory_estimate_is_of_the_right_size(model: str, precision: Any) -> None:
-    """The bounds are wide, because the estimate was measured on processors: cuDNN's workspaces differ."""
+    """It counts what a processor's kernels allocate, which a GPU does not need: 12 to 25 MiB here."""
     one, data = learner(model, "cuda", precision=precision), samples(model)
     blueprint = blueprint_for(one.build, data.x)
     estimate = memory_to_train(blueprint, full_slice(blueprint.anatomy), one.training)
     start = one.init(0)
-    peak = reset_peak_of(lambda: one.train(start, data, seed=1))
-    assert 0.3 * peak < estimate.total < 10 * peak
+    occupy_device(one.training)
+    before = torch.cuda.memory_allocated()
+    peak = reset_peak_of(lambda: one.train(start, data, seed=1)) - before
+    assert 0.9 * peak < estimate.total < 1.2 * peak + estimate.kernels
 
 
 def test_free_memory_counts_what_torch_keeps_for_itself() -> None:
     occupy_device(Training(device="cuda"))
-    before = free_gpu_bytes()
+    before, reserved = free_gpu_bytes(), torch.cuda.memory_reserved()
     tensor = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
     during = free_gpu_bytes()
     del tensor
     after = free_gpu_bytes()
     release_gpu_cache()
-    assert torch.cuda.memory_reserved() < 64 << 20
+    assert torch.cuda.memory_reserved() - reserved < 64 << 20
     if before is None or during is None or after is None:
         pytest.skip("the GPU shares the board's memory, which counts already")
     assert before - during >= 32 << 20

@@ -19,8 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedquilt_common.training.memory_layout import MemoryLayout, choose_layout
+from fedquilt_common.training.memory_layout import MemoryLayout, choose_layout, to_tensor
 from fedquilt_common.training.precision import widen_halves
+from fedquilt_common.training.torch_setup import leave_new_memory
 from fedquilt_common.types import Examples
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class ForwardPasses:
         with _one_thread_each():
             seconds = [_time(lambda: work(self.module, most=1)) for _ in range(_TRIED)]
             copies = self._copy_module(len(batches) - _TRIED) if seconds[-1] > _WORTH_SHARING else []
-            with ThreadPoolExecutor(max(1, len(copies))) as pool:
+            with leave_new_memory(), ThreadPoolExecutor(max(1, len(copies))) as pool:
                 others = [pool.submit(work, module) for module in copies]
                 work(self.module)
                 for other in others:
@@ -105,7 +106,7 @@ class ForwardPasses:
 
     def _pass(self, module: nn.Module, x: NDArray[Any]) -> Outputs:
         with torch.inference_mode():
-            output = module(self.layout.to_tensor(x).to(self.device))
+            output = module(self.layout.order(to_tensor(x).to(self.device)))
         outputs = output if isinstance(output, list | tuple) else [output]
         return [widen_halves(tensor).cpu().numpy() for tensor in outputs]
 

@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -24,7 +22,6 @@ from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.learning_tasks import LearningTask, ScoreCounts, add_counts
 from fedquilt_common.models.static_norm import StaticBatchNorm
 from fedquilt_common.submodels.heads import Head, TwoHeads, head_names
-from fedquilt_common.tracing.generators import seed_torch
 from fedquilt_common.tracing.heads import FoundHead, TwoHeaded, find_heads, head_module, list_heads, watch_features
 from fedquilt_common.tracing.outputs import example_batch
 from fedquilt_common.tracing.resize import cut_module
@@ -33,10 +30,11 @@ from fedquilt_common.training.evaluation_batches import STATISTICS_BATCH, batch_
 from fedquilt_common.training.forward_passes import ForwardPasses, prepare_passes
 from fedquilt_common.training.lasting_optimisers import LastingOptimisers
 from fedquilt_common.training.memory_layout import choose_layout, evaluated_form
-from fedquilt_common.training.module_arrays import load_arrays, to_arrays
+from fedquilt_common.training.module_arrays import build_to_load, load_arrays, to_arrays
 from fedquilt_common.training.precision import choose_arithmetic, evaluation_device, keep_kernels
 from fedquilt_common.training.private_phases import charge_phases, make_module_private
-from fedquilt_common.training.sgd_loop import SEED_LIMIT, SgdLoop, check_all_finite, trainable_parameters
+from fedquilt_common.training.sgd_loop import SgdLoop, check_all_finite, trainable_parameters
+from fedquilt_common.training.torch_setup import use_seed
 from fedquilt_common.types import Arrays, Examples, OptimiserName, Progress
 
 if TYPE_CHECKING:
@@ -49,26 +47,6 @@ if TYPE_CHECKING:
 
 # Shuffling and dropout draw from two streams, which must differ.
 _DROPOUT_STREAM = 0x5DEECE66D
-
-
-def set_up_torch(threads: int = 1) -> None:
-    """Make torch reproducible: fix the number of threads, and turn non-deterministic operations into errors.
-
-    Args:
-        threads: threads of one operation. Sums are split over them, so another number gives other bits.
-    """
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.set_num_threads(threads)
-    # Has the effect of use_deterministic_algorithms(True), which would also import torch's compiler.
-    torch.set_deterministic_debug_mode("error")
-
-
-@contextlib.contextmanager
-def _use_seed(seed: int) -> Iterator[None]:
-    """Start torch's global generator from ``seed`` inside the context, and restore it afterwards."""
-    with torch.random.fork_rng(devices=[]):
-        seed_torch(seed % SEED_LIMIT)
-        yield
 
 
 @dataclass(frozen=True)
@@ -231,7 +209,7 @@ class TorchLearner:
             module, arithmetic, self.training, self._default_loss(module), self._to_targets, self.on_progress,
             optimisers, plans, layout, features, self.black, form,
         )  # fmt: skip
-        with _use_seed(seed ^ _DROPOUT_STREAM):
+        with use_seed(seed ^ _DROPOUT_STREAM):
             mean_loss, steps = loop.run(phases, schedule, seed)
         check_all_finite(module, steps, arithmetic)
         if self.lasting is not None and optimisers is not None:
@@ -350,8 +328,12 @@ class TorchLearner:
         return prepare_passes(module, data, evaluation_device(self.training), self.threads)
 
     def _build(self, seed: int) -> nn.Module:
-        with _use_seed(seed):
+        with use_seed(seed):
             return self.build()
+
+    def _build_to_load(self, seed: int) -> nn.Module:
+        with use_seed(seed):
+            return build_to_load(self.build)
 
     def _load(self, arrays: Arrays, seed: int, part: Part | None, *, training: bool = False) -> nn.Module:
         """Build the model, or ``part`` of it, with the numbers of ``arrays``."""
@@ -361,11 +343,11 @@ class TorchLearner:
 
     def _build_part(self, seed: int, part: Part | None, training: bool) -> nn.Module:
         if isinstance(part, Head | TwoHeads):
-            module = self._build(seed).train(training)
+            module = self._build_to_load(seed).train(training)
             head = self._find_heads(module)[part.layers - 1]
             return head_module(module, head) if isinstance(part, Head) else TwoHeaded(module, head, part)
         if part is None or part.is_full or self.blueprint is None:
-            return self._build(seed)
+            return self._build_to_load(seed)
         return cut_module(self.build, self.blueprint(), part)
 
     def _find_heads(self, module: nn.Module) -> tuple[FoundHead, ...]:

@@ -44,12 +44,6 @@ class MemoryLayout:
 
     dimensions: frozenset[int] = frozenset()
 
-    def to_tensor(self, x: NDArray[Any]) -> Tensor:
-        """Convert a batch of samples to a tensor of the same shape; floating-point numbers become float32."""
-        # Copy an array that is read-only, because torch warns about those; indexed batches are copies already.
-        batch = x if x.flags.writeable else x.copy()
-        return self.order(torch.from_numpy(batch if batch.dtype.kind != "f" else batch.astype(np.float32, copy=False)))
-
     def order(self, tensor: Tensor) -> Tensor:
         """Return the same numbers in the same shape, in this order."""
         if tensor.dim() not in self.dimensions or not tensor.is_floating_point():
@@ -66,6 +60,13 @@ class MemoryLayout:
 
 
 CONTIGUOUS: Final = MemoryLayout()
+
+
+def to_tensor(x: NDArray[Any]) -> Tensor:
+    """Convert a batch of samples to a tensor of the same shape; floating-point numbers become float32."""
+    # Copy an array that is read-only, because torch warns about those; indexed batches are copies already.
+    batch = x if x.flags.writeable else x.copy()
+    return torch.from_numpy(batch if batch.dtype.kind != "f" else batch.astype(np.float32, copy=False))
 
 
 def choose_layout(module: nn.Module, x: NDArray[Any]) -> MemoryLayout:
@@ -150,7 +151,7 @@ def probe(module: nn.Module, layout: MemoryLayout, x: NDArray[Any], take: Callab
     module.eval()
     try:
         with torch.inference_mode():
-            return take(module(layout.to_tensor(x[:_PROBED])))
+            return take(module(layout.order(to_tensor(x[:_PROBED]))))
     except Exception:  # a user's forward can raise anything
         return None
     finally:

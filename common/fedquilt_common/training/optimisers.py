@@ -3,11 +3,13 @@
 They are written out because importing ``torch.optim`` also imports torch's compiler. That costs 70 MB and most of a
 second in each process of a board. ``tests/unit/common/training/test_learner.py`` compares each with torch's own, bit
 by bit.
+
+Small parameters change together, because a GPU takes longer to start an operation than to do it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +30,17 @@ _EPS: Final = 1e-8
 _KERAS_RHO: Final = 0.9
 _KERAS_EPS: Final = 1e-7
 _STEPS: Final = "steps"
+_TOGETHER: Final = 1 << 20
+"""Bytes of parameters that change together (1 MiB); a larger one changes alone, so that temporaries stay small."""
+
+
+@dataclass(frozen=True)
+class _Bundle:
+    """Parameters that change together, and their gradients; ``indices``: their places among the optimiser's."""
+
+    indices: tuple[int, ...]
+    parameters: tuple[Tensor, ...]
+    gradients: tuple[Tensor, ...]
 
 
 @dataclass
@@ -65,10 +78,10 @@ class Optimiser:
             if self.scale is not None and not self.scale.unscale([gradient for _, _, gradient in gradients]):
                 return
             self._steps += 1
-            for index, parameter, gradient in gradients:
+            for bundle in _divide(gradients):
                 if self.training.weight_decay:
-                    gradient = gradient.add(parameter, alpha=self.training.weight_decay)
-                _UPDATES[self.training.optimiser](self, index, parameter, gradient)
+                    torch._foreach_add_(bundle.gradients, bundle.parameters, alpha=self.training.weight_decay)
+                _UPDATES[self.training.optimiser](self, bundle)
 
     def state(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return what a later training needs to continue with this optimiser.
@@ -102,70 +115,107 @@ class Optimiser:
                 stored = [torch.from_numpy(np.array(one)) for one in found]
                 self._averages[index] = [torch.empty_like(parameter).copy_(one) for one in stored]
 
-    def averages(self, index: int, parameter: Tensor, count: int) -> list[Tensor]:
-        """Running averages of a parameter: ``count`` tensors in its shape and dtype, zeros at first."""
-        if index not in self._averages:
-            self._averages[index] = [torch.zeros_like(parameter) for _ in range(count)]
-        return self._averages[index]
-
-    def sgd(self, index: int, parameter: nn.Parameter, gradient: Tensor) -> None:
-        """Take one step of SGD, with torch's momentum; ``gradient`` has the parameter's shape.
-
-        The first step's velocity is the gradient itself.
-        """
-        if self.training.momentum:
+    def _read_averages(self, bundle: _Bundle, count: int) -> list[tuple[Tensor, ...]]:
+        """Return ``count`` running averages of a bundle, each a tensor for each parameter; zeros at first."""
+        for index, parameter in zip(bundle.indices, bundle.parameters, strict=True):
             if index not in self._averages:
-                self._averages[index] = [gradient.clone()]
-            else:
-                self._averages[index][0].mul_(self.training.momentum).add_(gradient)
-            gradient = self._averages[index][0]
-        parameter.add_(gradient, alpha=-self.rate)
+                self._averages[index] = [torch.zeros_like(parameter) for _ in range(count)]
+        return list(zip(*(self._averages[index] for index in bundle.indices), strict=True))
 
-    def adam(self, index: int, parameter: nn.Parameter, gradient: Tensor) -> None:
-        """Take one step of Adam; ``gradient`` has the parameter's shape.
+    def _sgd(self, bundle: _Bundle) -> None:
+        """Take one step of SGD, with torch's momentum."""
+        direction = self._average_directions(bundle) if self.training.momentum else bundle.gradients
+        torch._foreach_add_(bundle.parameters, direction, alpha=-self.rate)
+
+    def _average_directions(self, bundle: _Bundle) -> list[Tensor]:
+        """Update the velocities of SGD with momentum and return them; a first velocity is the gradient itself."""
+        moving = {index: gradient for index, gradient in zip(bundle.indices, bundle.gradients, strict=True)
+                  if index in self._averages}  # fmt: skip
+        if moving:
+            velocities = [self._averages[index][0] for index in moving]
+            _multiply(velocities, self.training.momentum)
+            torch._foreach_add_(velocities, list(moving.values()))
+        for index, gradient in zip(bundle.indices, bundle.gradients, strict=True):
+            if index not in moving:
+                self._averages[index] = [gradient.clone()]
+        return [self._averages[index][0] for index in bundle.indices]
+
+    def _adam(self, bundle: _Bundle) -> None:
+        """Take one step of Adam.
 
         Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, algorithm 1.
         """
-        first, second = self.averages(index, parameter, 2)
-        first.lerp_(gradient, 1 - _BETAS[0])
-        second.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
-        corrections = [1 - beta**self._steps for beta in _BETAS]
-        scale = second.sqrt().div_(corrections[1] ** 0.5).add_(_EPS)
-        parameter.addcdiv_(first, scale, value=-self.rate / corrections[0])
+        first, second, corrections = self._average_moments(bundle)
+        scale = torch._foreach_sqrt(second)
+        torch._foreach_div_(scale, corrections[1] ** 0.5)
+        torch._foreach_add_(scale, _EPS)
+        torch._foreach_addcdiv_(bundle.parameters, first, scale, value=-self.rate / corrections[0])
 
-    def rmsprop(self, index: int, parameter: nn.Parameter, gradient: Tensor) -> None:
-        """Take one step of RMSprop; ``gradient`` has the parameter's shape.
-
-        Hinton, "Neural Networks for Machine Learning", lecture 6e.
-        """
-        (square,) = self.averages(index, parameter, 1)
-        square.mul_(_ALPHA).addcmul_(gradient, gradient, value=1 - _ALPHA)
-        parameter.addcdiv_(gradient, square.sqrt().add_(_EPS), value=-self.rate)
-
-    def adam_keras(self, index: int, parameter: nn.Parameter, gradient: Tensor) -> None:
-        """Take one step of Adam as Keras does; ``gradient`` has the parameter's shape.
+    def _adam_keras(self, bundle: _Bundle) -> None:
+        """Take one step of Adam as Keras does.
 
         Epsilon, 1e-7, is added before the correction of the second average: Kingma and Ba, end of section 2.
         """
-        first, second = self.averages(index, parameter, 2)
-        first.lerp_(gradient, 1 - _BETAS[0])
-        second.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
-        corrections = [1 - beta**self._steps for beta in _BETAS]
+        first, second, corrections = self._average_moments(bundle)
+        scale = torch._foreach_sqrt(second)
+        torch._foreach_add_(scale, _KERAS_EPS)
         rate = self.rate * corrections[1] ** 0.5 / corrections[0]
-        parameter.addcdiv_(first, second.sqrt().add_(_KERAS_EPS), value=-rate)
+        torch._foreach_addcdiv_(bundle.parameters, first, scale, value=-rate)
 
-    def rmsprop_keras(self, index: int, parameter: nn.Parameter, gradient: Tensor) -> None:
-        """Take one step of RMSprop as Keras does; ``gradient`` has the parameter's shape.
+    def _average_moments(self, bundle: _Bundle) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], list[float]]:
+        """Update Adam's averages of the gradients and of their squares; return them and what each is divided by."""
+        first, second = self._read_averages(bundle, 2)
+        torch._foreach_lerp_(first, bundle.gradients, 1 - _BETAS[0])
+        _multiply(second, _BETAS[1])
+        torch._foreach_addcmul_(second, bundle.gradients, bundle.gradients, value=1 - _BETAS[1])
+        return first, second, [1 - beta**self._steps for beta in _BETAS]
+
+    def _rmsprop(self, bundle: _Bundle) -> None:
+        """Take one step of RMSprop.
+
+        Hinton, "Neural Networks for Machine Learning", lecture 6e.
+        """
+        scale = torch._foreach_sqrt(self._average_squares(bundle, _ALPHA))
+        torch._foreach_add_(scale, _EPS)
+        torch._foreach_addcdiv_(bundle.parameters, bundle.gradients, scale, value=-self.rate)
+
+    def _rmsprop_keras(self, bundle: _Bundle) -> None:
+        """Take one step of RMSprop as Keras does.
 
         rho is 0.9 instead of torch's alpha of 0.99. Epsilon, 1e-7, is below the square root, so gradients far below
         3e-4 make small steps. That is Keras's rule since TensorFlow 2.11; older versions add epsilon to the root.
         """
-        (square,) = self.averages(index, parameter, 1)
-        square.mul_(_KERAS_RHO).addcmul_(gradient, gradient, value=1 - _KERAS_RHO)
-        parameter.addcdiv_(gradient, square.add(_KERAS_EPS).sqrt_(), value=-self.rate)
+        scale = torch._foreach_add(self._average_squares(bundle, _KERAS_RHO), _KERAS_EPS)
+        torch._foreach_sqrt_(scale)
+        torch._foreach_addcdiv_(bundle.parameters, bundle.gradients, scale, value=-self.rate)
+
+    def _average_squares(self, bundle: _Bundle, kept: float) -> tuple[Tensor, ...]:
+        """Update RMSprop's average of the squared gradients and return it; ``kept``: the part of the old average."""
+        (square,) = self._read_averages(bundle, 1)
+        _multiply(square, kept)
+        torch._foreach_addcmul_(square, bundle.gradients, bundle.gradients, value=1 - kept)
+        return square
 
 
-_UPDATES: Final[dict[str, Callable[[Optimiser, int, nn.Parameter, Tensor], None]]] = {
-    "sgd": Optimiser.sgd, "adam": Optimiser.adam, "rmsprop": Optimiser.rmsprop,
-    "adam-keras": Optimiser.adam_keras, "rmsprop-keras": Optimiser.rmsprop_keras,
+def _multiply(tensors: list[Tensor] | tuple[Tensor, ...], factor: float) -> None:
+    """Multiply tensors by a factor, in place. torch would round a plain number to half precision first."""
+    torch._foreach_mul_(tensors, torch.tensor(factor, dtype=torch.float64))
+
+
+def _divide(found: Sequence[tuple[int, Tensor, Tensor]]) -> Iterator[_Bundle]:
+    """Divide parameters, each with its place and its gradient, into bundles of up to ``_TOGETHER`` bytes, in order."""
+    together, size = list[tuple[int, Tensor, Tensor]](), 0
+    for one in found:
+        if together and size + one[1].nbytes > _TOGETHER:
+            yield _Bundle(*zip(*together, strict=True))
+            together, size = [], 0
+        together.append(one)
+        size += one[1].nbytes
+    if together:
+        yield _Bundle(*zip(*together, strict=True))
+
+
+_UPDATES: Final[dict[str, Callable[[Optimiser, _Bundle], None]]] = {
+    "sgd": Optimiser._sgd, "adam": Optimiser._adam, "rmsprop": Optimiser._rmsprop,
+    "adam-keras": Optimiser._adam_keras, "rmsprop-keras": Optimiser._rmsprop_keras,
 }  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -106,9 +106,22 @@ def evaluation_device(training: Training) -> str:
 
 
 def occupy_device(training: Training) -> None:
-    """Let CUDA take what it needs for itself, if training will run on it, so that free memory no longer includes it."""
+    """Let CUDA and its libraries take what they need for themselves, so that free memory no longer includes it.
+
+    They take it when they are first used: the code of their kernels, and workspaces for each thread. Nothing happens
+    if training will run on the processor.
+    """
     if evaluation_device(training) == "cuda":
-        torch.ones(1, device="cuda")
+        with contextlib.suppress(RuntimeError), torch.random.fork_rng(devices=[]):  # training raises the error again
+            _use_libraries(Arithmetic("cuda", training.precision))
+
+
+def _use_libraries(arithmetic: Arithmetic) -> None:
+    """Take a step with one convolution and one matrix product."""
+    module = arithmetic.place(nn.Sequential(nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8, 8)))
+    with arithmetic.autocast():
+        total = module(arithmetic.inputs(torch.ones(8, 8, 3, 3))).sum()
+    total.backward()
 
 
 @contextlib.contextmanager
@@ -220,7 +233,7 @@ class LossScale:
         """Continue from what ``state`` returned, arrays of shape ()."""
         self.value, self._finite_steps = float(state["scale/value"]), int(state["scale/finite_steps"])
 
-    def unscale(self, gradients: Sequence[Tensor]) -> bool:
+    def unscale(self, gradients: list[Tensor]) -> bool:
         """Divide the gradients by the scale, in place, and adapt the scale.
 
         Args:
@@ -232,10 +245,10 @@ class LossScale:
         Raises:
             TrainingDivergedError: they are not finite even at the least scale.
         """
-        finite = all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
-        if finite:
-            for gradient in gradients:
-                gradient.mul_(1.0 / self.value)
+        # One question for all of them: a GPU must finish its work before it answers.
+        finite = not gradients or bool(torch.stack([torch.isfinite(one).all() for one in gradients]).all())
+        if finite and gradients:
+            torch._foreach_mul_(gradients, 1.0 / self.value)
         self._adapt(finite)
         return finite
 

@@ -21,9 +21,10 @@ from fedquilt_common.seeds import derive_seed
 from fedquilt_common.tracing.outputs import OutputForm, check_same_form, form_of
 from fedquilt_common.training.evaluation_batches import evaluation_batches
 from fedquilt_common.training.lasting_optimisers import OptimiserState
-from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout
+from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout, to_tensor
 from fedquilt_common.training.optimisers import Optimiser
 from fedquilt_common.training.precision import Arithmetic, LossScale, explain_unsupported, widen_halves
+from fedquilt_common.training.torch_setup import SEED_LIMIT, leave_new_memory
 from fedquilt_common.types import Examples, Progress
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from fedquilt_common.privacy.meter import PrivateSteps
     from fedquilt_common.training.private_gradients import PrivateGradients
 
-SEED_LIMIT = 1 << 63
 _IMAGES = 4
 """Dimensions of a batch of images; the features of a head that is trained alone have two."""
 _DIVERGED = "try a smaller training.lr, or look for values in the data that are not finite"
@@ -95,19 +95,26 @@ class SgdLoop:
         ]
         total = sum(running[number].steps for number in schedule)
         steps, losses = 0, list[tuple[float, int]]()
-        for number in schedule:
-            losses = []
-            for step in running[number].epoch(first=steps == 0):
-                steps += 1
-                losses.append(step)
-                if self.on_progress:
-                    self.on_progress(steps / total)
-            if running[number].has_converged():
-                break
+        with contextlib.ExitStack() as after_first_step:
+            for number in schedule:
+                losses = []
+                for step in running[number].epoch(first=steps == 0):
+                    steps += 1
+                    losses.append(step)
+                    if steps == 1:
+                        after_first_step.enter_context(leave_new_memory())
+                    if self.on_progress:
+                        self.on_progress(steps / total)
+                if running[number].has_converged():
+                    break
         for phase_run in running:
             phase_run.load_best()
         self._keep_optimisers(running)
         return sum(value * n for value, n in losses) / max(1, sum(n for _, n in losses)), steps
+
+    def inputs(self, batch: Examples, arithmetic: Arithmetic) -> Tensor:
+        """Return the samples of a batch in their shape, as the module takes them: device, precision and order."""
+        return self.layout.order(arithmetic.inputs(to_tensor(batch.x)))
 
     def _start_phase(
         self,
@@ -185,7 +192,7 @@ class _RunningPhase:
         for index in evaluation_batches(data):
             batch = Examples(data.x[index], data.y[index])
             with torch.inference_mode(), arithmetic.autocast():
-                output = _outputs(module(arithmetic.inputs(self.loop.layout.to_tensor(batch.x))))
+                output = _outputs(module(self.loop.inputs(batch, arithmetic)))
             value = float(loss(output, self.loop.targets(batch.y).to(arithmetic.device)))
             mean += value * (len(batch) / len(data))
         return mean
@@ -233,9 +240,11 @@ class _RunningPhase:
         arithmetic, compute_loss = self.loop.arithmetic, functools.partial(self._compute_loss, batch, index)
         with contextlib.nullcontext() if tried else explain_unsupported(self.loop.module, arithmetic, compute_loss):
             loss, total = compute_loss(arithmetic)
-            _check_finite(total, step, arithmetic)
+            value = _read_finite(total, step, arithmetic)
+            if total is not loss:
+                value = loss.item()
             self.optimiser.step(total)
-        return loss.item()
+        return value
 
     def _draw_batches(self) -> Iterable[NDArray[np.int64]]:
         data, training = self.phase.data, self.loop.training
@@ -278,7 +287,7 @@ class _RunningPhase:
         return value, value if penalty is None else value + penalty(self.now, self.start)
 
     def _data_loss(self, batch: Examples, arithmetic: Arithmetic, index: NDArray[np.int64] | None = None) -> Tensor:
-        samples = arithmetic.inputs(self.loop.layout.to_tensor(batch.x))
+        samples = self.loop.inputs(batch, arithmetic)
         with arithmetic.autocast():
             output = self.loop.module(samples)
         if self.loop.form is not None:
@@ -359,9 +368,11 @@ def _set_mode(module: nn.Module, batch: int) -> None:
                 part.eval()
 
 
-def _check_finite(loss: Tensor, step: int, arithmetic: Arithmetic) -> None:
-    if not math.isfinite(loss.item()):
-        raise TrainingDivergedError(f"the loss became {loss.item()} in step {step}; {_divergence_advice(arithmetic)}")
+def _read_finite(loss: Tensor, step: int, arithmetic: Arithmetic) -> float:
+    value = loss.item()
+    if not math.isfinite(value):
+        raise TrainingDivergedError(f"the loss became {value} in step {step}; {_divergence_advice(arithmetic)}")
+    return value
 
 
 def check_all_finite(module: nn.Module, steps: int, arithmetic: Arithmetic) -> None:

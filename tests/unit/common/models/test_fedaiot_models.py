@@ -14,7 +14,8 @@ from fedquilt_common.experiment.sections import Training
 from fedquilt_common.learning_tasks import Classification, Regression
 from fedquilt_common.models import build_model
 from fedquilt_common.models.resnet18_gn import AmplitudeTable
-from fedquilt_common.training.learner import TorchLearner, set_up_torch
+from fedquilt_common.training.learner import TorchLearner
+from fedquilt_common.training.torch_setup import set_up_torch
 from fedquilt_common.types import Examples
 
 CASES: dict[str, tuple[str, dict[str, Any], tuple[int, ...], int]] = {

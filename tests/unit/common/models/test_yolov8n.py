@@ -19,7 +19,8 @@ from fedquilt_common.experiment.sections import Training
 from fedquilt_common.learning_tasks import Detection
 from fedquilt_common.models import build_model
 from fedquilt_common.tracing.trace import blueprint_for
-from fedquilt_common.training.learner import TorchLearner, set_up_torch
+from fedquilt_common.training.learner import TorchLearner
+from fedquilt_common.training.torch_setup import set_up_torch
 from fedquilt_common.types import Examples
 
 CLASSES = 3

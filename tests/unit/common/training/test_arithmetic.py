@@ -14,8 +14,9 @@ from fedquilt_common.errors import UnsupportedPrecisionError
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.training import precision
-from fedquilt_common.training.learner import TorchLearner, set_up_torch
+from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.training.precision import Arithmetic, choose_arithmetic
+from fedquilt_common.training.torch_setup import set_up_torch
 from fedquilt_common.types import Examples
 
 PRECISIONS: list[Any] = ["fp32", "amp", "fp16", "bf16"]

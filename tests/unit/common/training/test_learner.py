@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from fedquilt_common.errors import DataUnavailableError, PayloadError, TrainingDivergedError
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.learning_tasks import Classification, LearningTask, Regression
-from fedquilt_common.training.learner import TorchLearner, set_up_torch
+from fedquilt_common.training.learner import TorchLearner
+from fedquilt_common.training.torch_setup import set_up_torch
 from fedquilt_common.types import Examples
 
 RNG = np.random.default_rng(5)
@@ -41,6 +42,24 @@ def with_norm() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
 
 
+def with_large_layers() -> nn.Module:
+    """Two matrices of 1.2 MB, each of which changes alone, between small parameters."""
+    return nn.Sequential(nn.Linear(4, 550), nn.Linear(550, 550), nn.Linear(550, 550), nn.ReLU(), nn.Linear(550, 3))
+
+
+class StartsLate(nn.Module):
+    """Its second layer has a gradient from the third pass on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.passes = nn.Linear(4, 3), nn.Linear(4, 3), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += self.training
+        out: Tensor = self.first(x) if self.passes < 3 else self.first(x) + self.second(x)
+        return out
+
+
 def learner(build: Callable[[], nn.Module] = plain, task: LearningTask = CLASSES, **training: Any) -> TorchLearner:
     return TorchLearner(build, Training(**{"epochs": 2, "batch": 16, **training}), task)
 
@@ -57,13 +76,22 @@ def same_bits(a: Any, b: Any) -> bool:
         ("rmsprop", {}), ("rmsprop", {"weight_decay": 0.1}),
     ],
 )  # fmt: skip
-def test_same_bits_as_torch_optim(optimiser: str, options: dict[str, Any]) -> None:
-    data, one = examples(), learner(epochs=2, lr=0.1, optimiser=optimiser, **options)
-    start = one.init(1)
-    module = plain()
-    module.load_state_dict({name: torch.tensor(a) for name, a in start.items()})
+@pytest.mark.parametrize("build", [plain, with_large_layers])
+def test_same_bits_as_torch_optim(build: Callable[[], nn.Module], optimiser: str, options: dict[str, Any]) -> None:
     kinds: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
-    reference = kinds[optimiser](module.parameters(), lr=0.1, **options)
+    assert_trains_as(kinds[optimiser], learner(build, epochs=2, lr=0.01, optimiser=optimiser, **options), options)
+
+
+def test_a_velocity_begins_with_the_first_gradient() -> None:
+    options: dict[str, Any] = {"momentum": 0.9}
+    assert_trains_as(torch.optim.SGD, learner(StartsLate, epochs=2, lr=0.01, **options), options)
+
+
+def assert_trains_as(kind: Any, one: TorchLearner, options: dict[str, Any]) -> None:
+    """Compare two epochs with those of an optimiser of torch, bit by bit."""
+    data, start, module = examples(), one.init(1), one.build()
+    module.load_state_dict({name: torch.tensor(a) for name, a in start.items()})
+    reference = kind(module.parameters(), lr=0.01, **options)
     shuffler = torch.Generator().manual_seed(9)
     for index in (i for _ in range(2) for i in torch.split(torch.randperm(len(data), generator=shuffler), 16)):
         reference.zero_grad()

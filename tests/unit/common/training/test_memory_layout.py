@@ -17,7 +17,7 @@ from fedquilt_common.experiment.sections import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.training.lasting_optimisers import LastingOptimisers
 from fedquilt_common.training.learner import TorchLearner
-from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout, choose_layout
+from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout, choose_layout, to_tensor
 from fedquilt_common.types import Examples
 
 IMAGES = MemoryLayout(frozenset({4}))
@@ -113,7 +113,7 @@ def test_choosing_leaves_the_model_as_it_was() -> None:
 @pytest.mark.parametrize("shape", [(1, 5, 6), (3, 5, 6), (1, 6), (3, 6)])
 def test_numbers_keep_their_places(shape: tuple[int, ...]) -> None:
     x, layout = samples(*shape), MemoryLayout(frozenset({3, 4}))
-    tensor = layout.to_tensor(x)
+    tensor = layout.order(to_tensor(x))
     assert tensor.stride(1) == 1
     np.testing.assert_array_equal(tensor.numpy(), x)
 

@@ -15,7 +15,7 @@ from fedquilt_common.experiment.sections import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.training import precision
 from fedquilt_common.training.learner import TorchLearner
-from fedquilt_common.training.memory_layout import choose_layout
+from fedquilt_common.training.memory_layout import choose_layout, to_tensor
 from fedquilt_common.training.precision import LossScale
 from fedquilt_common.types import Examples
 
@@ -113,7 +113,7 @@ def test_true_half_has_the_bits_of_torch_optim(half: str, options: dict[str, Any
     optimiser = torch.optim.SGD(module.parameters(), lr=0.1, **options, foreach=False)
     for index in order_of(data, 9):
         optimiser.zero_grad()
-        output = module(layout.to_tensor(data.x)[index].to(HALVES[half]))
+        output = module(layout.order(to_tensor(data.x))[index].to(HALVES[half]))
         nn.functional.cross_entropy(output.float(), torch.tensor(data.y)[index]).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     assert same_bits(one.train(start, data, seed=9).arrays, arrays_of(module))
@@ -138,7 +138,7 @@ def test_amp_has_the_bits_of_torchs_own_scaler(
     for index in order_of(data, 9):
         optimiser.zero_grad()
         with torch.autocast("cpu", torch.float16):
-            output = module(layout.to_tensor(data.x)[index])
+            output = module(layout.order(to_tensor(data.x))[index])
         loss = nn.functional.cross_entropy(output.float(), torch.tensor(data.y)[index])
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         scaler.step(optimiser)
