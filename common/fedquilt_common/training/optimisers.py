@@ -35,7 +35,7 @@ _TOGETHER: Final = 1 << 20
 
 
 @dataclass(frozen=True)
-class _Bundle:
+class _JointStep:
     """Parameters that change together, and their gradients; ``indices``: their places among the optimiser's."""
 
     indices: tuple[int, ...]
@@ -78,10 +78,10 @@ class Optimiser:
             if self.scale is not None and not self.scale.unscale([gradient for _, _, gradient in gradients]):
                 return
             self._steps += 1
-            for bundle in _divide(gradients):
+            for step in _divide(gradients):
                 if self.training.weight_decay:
-                    torch._foreach_add_(bundle.gradients, bundle.parameters, alpha=self.training.weight_decay)
-                _UPDATES[self.training.optimiser](self, bundle)
+                    torch._foreach_add_(step.gradients, step.parameters, alpha=self.training.weight_decay)
+                _UPDATES[self.training.optimiser](self, step)
 
     def state(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return what a later training needs to continue with this optimiser.
@@ -115,85 +115,85 @@ class Optimiser:
                 stored = [torch.from_numpy(np.array(one)) for one in found]
                 self._averages[index] = [torch.empty_like(parameter).copy_(one) for one in stored]
 
-    def _read_averages(self, bundle: _Bundle, count: int) -> list[tuple[Tensor, ...]]:
-        """Return ``count`` running averages of a bundle, each a tensor for each parameter; zeros at first."""
-        for index, parameter in zip(bundle.indices, bundle.parameters, strict=True):
+    def _read_averages(self, step: _JointStep, count: int) -> list[tuple[Tensor, ...]]:
+        """Return ``count`` running averages of a joint step, each a tensor for each parameter; zeros at first."""
+        for index, parameter in zip(step.indices, step.parameters, strict=True):
             if index not in self._averages:
                 self._averages[index] = [torch.zeros_like(parameter) for _ in range(count)]
-        return list(zip(*(self._averages[index] for index in bundle.indices), strict=True))
+        return list(zip(*(self._averages[index] for index in step.indices), strict=True))
 
-    def _sgd(self, bundle: _Bundle) -> None:
+    def _sgd(self, step: _JointStep) -> None:
         """Take one step of SGD, with torch's momentum."""
-        direction = self._average_directions(bundle) if self.training.momentum else bundle.gradients
-        torch._foreach_add_(bundle.parameters, direction, alpha=-self.rate)
+        direction = self._average_directions(step) if self.training.momentum else step.gradients
+        torch._foreach_add_(step.parameters, direction, alpha=-self.rate)
 
-    def _average_directions(self, bundle: _Bundle) -> list[Tensor]:
+    def _average_directions(self, step: _JointStep) -> list[Tensor]:
         """Update the velocities of SGD with momentum and return them; a first velocity is the gradient itself."""
-        moving = {index: gradient for index, gradient in zip(bundle.indices, bundle.gradients, strict=True)
+        moving = {index: gradient for index, gradient in zip(step.indices, step.gradients, strict=True)
                   if index in self._averages}  # fmt: skip
         if moving:
             velocities = [self._averages[index][0] for index in moving]
             _multiply(velocities, self.training.momentum)
             torch._foreach_add_(velocities, list(moving.values()))
-        for index, gradient in zip(bundle.indices, bundle.gradients, strict=True):
+        for index, gradient in zip(step.indices, step.gradients, strict=True):
             if index not in moving:
                 self._averages[index] = [gradient.clone()]
-        return [self._averages[index][0] for index in bundle.indices]
+        return [self._averages[index][0] for index in step.indices]
 
-    def _adam(self, bundle: _Bundle) -> None:
+    def _adam(self, step: _JointStep) -> None:
         """Take one step of Adam.
 
         Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, algorithm 1.
         """
-        first, second, corrections = self._average_moments(bundle)
+        first, second, corrections = self._average_moments(step)
         scale = torch._foreach_sqrt(second)
         torch._foreach_div_(scale, corrections[1] ** 0.5)
         torch._foreach_add_(scale, _EPS)
-        torch._foreach_addcdiv_(bundle.parameters, first, scale, value=-self.rate / corrections[0])
+        torch._foreach_addcdiv_(step.parameters, first, scale, value=-self.rate / corrections[0])
 
-    def _adam_keras(self, bundle: _Bundle) -> None:
+    def _adam_keras(self, step: _JointStep) -> None:
         """Take one step of Adam as Keras does.
 
         Epsilon, 1e-7, is added before the correction of the second average: Kingma and Ba, end of section 2.
         """
-        first, second, corrections = self._average_moments(bundle)
+        first, second, corrections = self._average_moments(step)
         scale = torch._foreach_sqrt(second)
         torch._foreach_add_(scale, _KERAS_EPS)
         rate = self.rate * corrections[1] ** 0.5 / corrections[0]
-        torch._foreach_addcdiv_(bundle.parameters, first, scale, value=-rate)
+        torch._foreach_addcdiv_(step.parameters, first, scale, value=-rate)
 
-    def _average_moments(self, bundle: _Bundle) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], list[float]]:
+    def _average_moments(self, step: _JointStep) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], list[float]]:
         """Update Adam's averages of the gradients and of their squares; return them and what each is divided by."""
-        first, second = self._read_averages(bundle, 2)
-        torch._foreach_lerp_(first, bundle.gradients, 1 - _BETAS[0])
+        first, second = self._read_averages(step, 2)
+        torch._foreach_lerp_(first, step.gradients, 1 - _BETAS[0])
         _multiply(second, _BETAS[1])
-        torch._foreach_addcmul_(second, bundle.gradients, bundle.gradients, value=1 - _BETAS[1])
+        torch._foreach_addcmul_(second, step.gradients, step.gradients, value=1 - _BETAS[1])
         return first, second, [1 - beta**self._steps for beta in _BETAS]
 
-    def _rmsprop(self, bundle: _Bundle) -> None:
+    def _rmsprop(self, step: _JointStep) -> None:
         """Take one step of RMSprop.
 
         Hinton, "Neural Networks for Machine Learning", lecture 6e.
         """
-        scale = torch._foreach_sqrt(self._average_squares(bundle, _ALPHA))
+        scale = torch._foreach_sqrt(self._average_squares(step, _ALPHA))
         torch._foreach_add_(scale, _EPS)
-        torch._foreach_addcdiv_(bundle.parameters, bundle.gradients, scale, value=-self.rate)
+        torch._foreach_addcdiv_(step.parameters, step.gradients, scale, value=-self.rate)
 
-    def _rmsprop_keras(self, bundle: _Bundle) -> None:
+    def _rmsprop_keras(self, step: _JointStep) -> None:
         """Take one step of RMSprop as Keras does.
 
         rho is 0.9 instead of torch's alpha of 0.99. Epsilon, 1e-7, is below the square root, so gradients far below
         3e-4 make small steps. That is Keras's rule since TensorFlow 2.11; older versions add epsilon to the root.
         """
-        scale = torch._foreach_add(self._average_squares(bundle, _KERAS_RHO), _KERAS_EPS)
+        scale = torch._foreach_add(self._average_squares(step, _KERAS_RHO), _KERAS_EPS)
         torch._foreach_sqrt_(scale)
-        torch._foreach_addcdiv_(bundle.parameters, bundle.gradients, scale, value=-self.rate)
+        torch._foreach_addcdiv_(step.parameters, step.gradients, scale, value=-self.rate)
 
-    def _average_squares(self, bundle: _Bundle, kept: float) -> tuple[Tensor, ...]:
+    def _average_squares(self, step: _JointStep, kept: float) -> tuple[Tensor, ...]:
         """Update RMSprop's average of the squared gradients and return it; ``kept``: the part of the old average."""
-        (square,) = self._read_averages(bundle, 1)
+        (square,) = self._read_averages(step, 1)
         _multiply(square, kept)
-        torch._foreach_addcmul_(square, bundle.gradients, bundle.gradients, value=1 - kept)
+        torch._foreach_addcmul_(square, step.gradients, step.gradients, value=1 - kept)
         return square
 
 
@@ -202,20 +202,20 @@ def _multiply(tensors: list[Tensor] | tuple[Tensor, ...], factor: float) -> None
     torch._foreach_mul_(tensors, torch.tensor(factor, dtype=torch.float64))
 
 
-def _divide(found: Sequence[tuple[int, Tensor, Tensor]]) -> Iterator[_Bundle]:
-    """Divide parameters, each with its place and its gradient, into bundles of up to ``_TOGETHER`` bytes, in order."""
+def _divide(found: Sequence[tuple[int, Tensor, Tensor]]) -> Iterator[_JointStep]:
+    """Divide parameters, each with its place and its gradient, into steps of up to ``_TOGETHER`` bytes, in order."""
     together, size = list[tuple[int, Tensor, Tensor]](), 0
     for one in found:
         if together and size + one[1].nbytes > _TOGETHER:
-            yield _Bundle(*zip(*together, strict=True))
+            yield _JointStep(*zip(*together, strict=True))
             together, size = [], 0
         together.append(one)
         size += one[1].nbytes
     if together:
-        yield _Bundle(*zip(*together, strict=True))
+        yield _JointStep(*zip(*together, strict=True))
 
 
-_UPDATES: Final[dict[str, Callable[[Optimiser, _Bundle], None]]] = {
+_UPDATES: Final[dict[str, Callable[[Optimiser, _JointStep], None]]] = {
     "sgd": Optimiser._sgd, "adam": Optimiser._adam, "rmsprop": Optimiser._rmsprop,
     "adam-keras": Optimiser._adam_keras, "rmsprop-keras": Optimiser._rmsprop_keras,
 }  # fmt: skip
