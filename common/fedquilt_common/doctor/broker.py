@@ -237,7 +237,7 @@ def _check_version(message: MqttMessage | None) -> list[Check]:
 
 def _check_packets(most: int) -> Check:
     finding = f"the broker accepts payloads of up to {most / 1024:.0f} KiB"
-    advice = f"Set wire.chunk to less than {most} bytes, or raise the broker's max_packet_size"
+    advice = "Raise the broker's max_packet_size: chunks are as small as it says, so large models travel slower"
     return grade("largest packet", most, CHUNK, 1024, finding, advice)
 
 

@@ -26,6 +26,7 @@ _ENTRY_BYTES: Final = 128
 """Bytes before each reply in a segment: its name and its size."""
 _ENTRY: Final = re.compile(rb"reply (\d{1,9}-\d{1,9}\.\d{1,9}-[0-9a-f]{64}) (\d{1,12}) *\n")
 _ALIGNMENT: Final = 64
+_sync_data: Final = getattr(os, "fdatasync", os.fsync)  # macOS has only fsync
 _WAITING: Final = 64
 """Files that wait for the disk at most: no more replies than messages that are not acknowledged."""
 
@@ -160,7 +161,7 @@ class ReplyFiles:
         """
         self._own_files.wait()
         if self._file is not None and self._synced < self._end:
-            os.fdatasync(self._file.fileno())
+            _sync_data(self._file.fileno())
             self._synced = self._end
         if self._has_new_names:
             sync(self.folder)
