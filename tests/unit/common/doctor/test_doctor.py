@@ -208,7 +208,8 @@ def test_a_broker_that_takes_small_packets_only(tmp_path: Path) -> None:
     with running(command, port):
         found = {check.name: check for check in check_broker(parse_broker_url(f"127.0.0.1:{port}"), "lab")}
     assert found["largest packet"].state == "warn"
-    assert "wire.chunk to less than 130048 bytes" in found["largest packet"].advice
+    assert "payloads of up to 127 KiB" in found["largest packet"].said
+    assert "Raise the broker's max_packet_size" in found["largest packet"].advice
 
 
 def test_a_broker_for_tiny_packets(tmp_path: Path) -> None:
