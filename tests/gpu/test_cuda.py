@@ -7,6 +7,8 @@ all are skipped.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -200,6 +202,29 @@ def test_free_memory_counts_what_torch_keeps_for_itself() -> None:
         pytest.skip("the GPU shares the board's memory, which counts already")
     assert before - during >= 32 << 20
     assert after - during >= 32 << 20
+
+
+FITS_BEFORE_IT_TRAINS = """
+import numpy as np
+from fedquilt_common.experiment.sections import Training
+from fedquilt_common.learning_tasks import Classification
+from fedquilt_common.models import build_model
+from fedquilt_common.training.learner import TorchLearner
+from fedquilt_common.training.precision import occupy_device
+from fedquilt_common.training.torch_setup import set_up_torch
+from fedquilt_common.types import Examples
+
+training = Training(device="cuda", batch=16)
+occupy_device(training)
+set_up_torch()
+one = TorchLearner(build_model("mlp", {}, (3, 8, 8), 5), training, Classification(5))
+one.train(one.init(0), Examples(np.ones((16, 3, 8, 8), np.float32), np.arange(16) % 5), seed=0)
+"""
+
+
+def test_what_fits_may_be_asked_before_torch_is_set_up() -> None:
+    """In a new process, as a client of AdaptiveFL asks: cuBLAS must be reproducible from its first use."""
+    subprocess.run([sys.executable, "-c", FITS_BEFORE_IT_TRAINS], check=True)
 
 
 def test_the_probe_of_a_users_model_leaves_the_device_alone() -> None:

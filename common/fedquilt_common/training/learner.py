@@ -26,11 +26,12 @@ from fedquilt_common.tracing.heads import FoundHead, TwoHeaded, find_heads, head
 from fedquilt_common.tracing.outputs import example_batch
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import build_on_meta
+from fedquilt_common.training.building import build_to_load
 from fedquilt_common.training.evaluation_batches import STATISTICS_BATCH, batch_slices, evaluation_batches
 from fedquilt_common.training.forward_passes import ForwardPasses, prepare_passes
 from fedquilt_common.training.lasting_optimisers import LastingOptimisers
 from fedquilt_common.training.memory_layout import choose_layout, evaluated_form
-from fedquilt_common.training.module_arrays import build_to_load, load_arrays, to_arrays
+from fedquilt_common.training.module_arrays import load_arrays, to_arrays
 from fedquilt_common.training.precision import choose_arithmetic, evaluation_device, keep_kernels
 from fedquilt_common.training.private_phases import charge_phases, make_module_private
 from fedquilt_common.training.sgd_loop import SgdLoop, check_all_finite, trainable_parameters

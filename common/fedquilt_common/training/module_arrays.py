@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.training.precision import widen_halves
@@ -35,34 +33,6 @@ def digest_arrays(arrays: Arrays) -> str:
         total.update(f"{name} {array.dtype} {array.shape}\n".encode())
         total.update(array.tobytes())
     return total.hexdigest()
-
-
-def build_to_load(build: Callable[[], nn.Module]) -> nn.Module:
-    """Build a module of which ``load_arrays`` overwrites the parameters, so they need no initial values.
-
-    Drawing these takes longer than anything else in building: 0.3 s for VGG16 on a workstation.
-    """
-    try:
-        with _NoInitialValues():
-            return build()
-    except Exception:  # a factory that computes with its parameters; a wrong one raises again
-        return build()
-
-
-class _NoInitialValues(TorchFunctionMode):
-    """Leave parameters as they are when ``torch.nn.init`` or a random method of a tensor would fill them."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        given = kwargs or {}
-        target = args[0] if args else given.get("tensor")
-        if isinstance(target, nn.Parameter) and (func in _DRAWS or getattr(func, "__module__", "") == nn.init.__name__):
-            return target
-        return func(*args, **given)
-
-
-_DRAWS = (Tensor.normal_, Tensor.uniform_)
 
 
 def load_arrays(module: nn.Module, arrays: Arrays) -> None:

@@ -35,7 +35,7 @@ _TOGETHER: Final = 1 << 20
 
 
 @dataclass(frozen=True)
-class _JointStep:
+class JointStep:
     """Parameters that change together, and their gradients; ``indices``: their places among the optimiser's."""
 
     indices: tuple[int, ...]
@@ -75,13 +75,24 @@ class Optimiser:
         """Change the parameters along their gradients, ``grad``; skip if amp's gradients are not finite."""
         with torch.no_grad():
             gradients = [(index, p, p.grad) for index, p in enumerate(self.parameters) if p.grad is not None]
-            if self.scale is not None and not self.scale.unscale([gradient for _, _, gradient in gradients]):
+            scale = 1.0 if self.scale is None else self.scale.value
+            if self.scale is not None and not self.scale.adapt([gradient for _, _, gradient in gradients]):
                 return
             self._steps += 1
-            for step in _divide(gradients):
-                if self.training.weight_decay:
-                    torch._foreach_add_(step.gradients, step.parameters, alpha=self.training.weight_decay)
-                _UPDATES[self.training.optimiser](self, step)
+            for step in joint_steps(gradients):
+                _UPDATES[self.training.optimiser](self, self._prepare(step, scale))
+
+    def _prepare(self, step: JointStep, scale: float) -> JointStep:
+        """Divide gradients by the scale of the loss, and add the weight decay.
+
+        The gradients themselves stay as they are, because autograd may give two parameters the same one.
+        """
+        gradients, decay = step.gradients, self.training.weight_decay
+        if scale != 1:
+            gradients = tuple(torch._foreach_div(gradients, scale))
+        if decay:
+            gradients = tuple(torch._foreach_add(gradients, step.parameters, alpha=decay))
+        return JointStep(step.indices, step.parameters, gradients)
 
     def state(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return what a later training needs to continue with this optimiser.
@@ -115,19 +126,19 @@ class Optimiser:
                 stored = [torch.from_numpy(np.array(one)) for one in found]
                 self._averages[index] = [torch.empty_like(parameter).copy_(one) for one in stored]
 
-    def _read_averages(self, step: _JointStep, count: int) -> list[tuple[Tensor, ...]]:
+    def _read_averages(self, step: JointStep, count: int) -> list[tuple[Tensor, ...]]:
         """Return ``count`` running averages of a joint step, each a tensor for each parameter; zeros at first."""
         for index, parameter in zip(step.indices, step.parameters, strict=True):
             if index not in self._averages:
                 self._averages[index] = [torch.zeros_like(parameter) for _ in range(count)]
         return list(zip(*(self._averages[index] for index in step.indices), strict=True))
 
-    def _sgd(self, step: _JointStep) -> None:
+    def _sgd(self, step: JointStep) -> None:
         """Take one step of SGD, with torch's momentum."""
         direction = self._average_directions(step) if self.training.momentum else step.gradients
         torch._foreach_add_(step.parameters, direction, alpha=-self.rate)
 
-    def _average_directions(self, step: _JointStep) -> list[Tensor]:
+    def _average_directions(self, step: JointStep) -> list[Tensor]:
         """Update the velocities of SGD with momentum and return them; a first velocity is the gradient itself."""
         moving = {index: gradient for index, gradient in zip(step.indices, step.gradients, strict=True)
                   if index in self._averages}  # fmt: skip
@@ -140,7 +151,7 @@ class Optimiser:
                 self._averages[index] = [gradient.clone()]
         return [self._averages[index][0] for index in step.indices]
 
-    def _adam(self, step: _JointStep) -> None:
+    def _adam(self, step: JointStep) -> None:
         """Take one step of Adam.
 
         Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, algorithm 1.
@@ -151,7 +162,7 @@ class Optimiser:
         torch._foreach_add_(scale, _EPS)
         torch._foreach_addcdiv_(step.parameters, first, scale, value=-self.rate / corrections[0])
 
-    def _adam_keras(self, step: _JointStep) -> None:
+    def _adam_keras(self, step: JointStep) -> None:
         """Take one step of Adam as Keras does.
 
         Epsilon, 1e-7, is added before the correction of the second average: Kingma and Ba, end of section 2.
@@ -162,7 +173,7 @@ class Optimiser:
         rate = self.rate * corrections[1] ** 0.5 / corrections[0]
         torch._foreach_addcdiv_(step.parameters, first, scale, value=-rate)
 
-    def _average_moments(self, step: _JointStep) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], list[float]]:
+    def _average_moments(self, step: JointStep) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], list[float]]:
         """Update Adam's averages of the gradients and of their squares; return them and what each is divided by."""
         first, second = self._read_averages(step, 2)
         torch._foreach_lerp_(first, step.gradients, 1 - _BETAS[0])
@@ -170,7 +181,7 @@ class Optimiser:
         torch._foreach_addcmul_(second, step.gradients, step.gradients, value=1 - _BETAS[1])
         return first, second, [1 - beta**self._steps for beta in _BETAS]
 
-    def _rmsprop(self, step: _JointStep) -> None:
+    def _rmsprop(self, step: JointStep) -> None:
         """Take one step of RMSprop.
 
         Hinton, "Neural Networks for Machine Learning", lecture 6e.
@@ -179,7 +190,7 @@ class Optimiser:
         torch._foreach_add_(scale, _EPS)
         torch._foreach_addcdiv_(step.parameters, step.gradients, scale, value=-self.rate)
 
-    def _rmsprop_keras(self, step: _JointStep) -> None:
+    def _rmsprop_keras(self, step: JointStep) -> None:
         """Take one step of RMSprop as Keras does.
 
         rho is 0.9 instead of torch's alpha of 0.99. Epsilon, 1e-7, is below the square root, so gradients far below
@@ -189,7 +200,7 @@ class Optimiser:
         torch._foreach_sqrt_(scale)
         torch._foreach_addcdiv_(step.parameters, step.gradients, scale, value=-self.rate)
 
-    def _average_squares(self, step: _JointStep, kept: float) -> tuple[Tensor, ...]:
+    def _average_squares(self, step: JointStep, kept: float) -> tuple[Tensor, ...]:
         """Update RMSprop's average of the squared gradients and return it; ``kept``: the part of the old average."""
         (square,) = self._read_averages(step, 1)
         _multiply(square, kept)
@@ -198,24 +209,31 @@ class Optimiser:
 
 
 def _multiply(tensors: list[Tensor] | tuple[Tensor, ...], factor: float) -> None:
-    """Multiply tensors by a factor, in place. torch would round a plain number to half precision first."""
-    torch._foreach_mul_(tensors, torch.tensor(factor, dtype=torch.float64))
+    """Multiply tensors by a factor, in place.
+
+    ``_foreach_mul_`` would round a plain number to half precision first. A factor that is a tensor is not rounded, but
+    would be multiplied in float64 with tensors of shape ().
+    """
+    torch._foreach_mul_([one for one in tensors if one.dim()], torch.tensor(factor, dtype=torch.float64))
+    for one in tensors:
+        if not one.dim():
+            one.mul_(factor)
 
 
-def _divide(found: Sequence[tuple[int, Tensor, Tensor]]) -> Iterator[_JointStep]:
+def joint_steps(found: Sequence[tuple[int, Tensor, Tensor]]) -> Iterator[JointStep]:
     """Divide parameters, each with its place and its gradient, into steps of up to ``_TOGETHER`` bytes, in order."""
     together, size = list[tuple[int, Tensor, Tensor]](), 0
     for one in found:
         if together and size + one[1].nbytes > _TOGETHER:
-            yield _JointStep(*zip(*together, strict=True))
+            yield JointStep(*zip(*together, strict=True))
             together, size = [], 0
         together.append(one)
         size += one[1].nbytes
     if together:
-        yield _JointStep(*zip(*together, strict=True))
+        yield JointStep(*zip(*together, strict=True))
 
 
-_UPDATES: Final[dict[str, Callable[[Optimiser, _JointStep], None]]] = {
+_UPDATES: Final[dict[str, Callable[[Optimiser, JointStep], None]]] = {
     "sgd": Optimiser._sgd, "adam": Optimiser._adam, "rmsprop": Optimiser._rmsprop,
     "adam-keras": Optimiser._adam_keras, "rmsprop-keras": Optimiser._rmsprop_keras,
 }  # fmt: skip

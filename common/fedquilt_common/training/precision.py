@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from fedquilt_common.errors import TrainingDivergedError, UnsupportedPrecisionError
 from fedquilt_common.training.out_of_memory import is_out_of_memory
+from fedquilt_common.training.torch_setup import fix_workspaces
 from fedquilt_common.types import Arrays
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ def occupy_device(training: Training) -> None:
     if training will run on the processor.
     """
     if evaluation_device(training) == "cuda":
+        fix_workspaces()
         with contextlib.suppress(RuntimeError), torch.random.fork_rng(devices=[]):  # training raises the error again
             _use_libraries(Arithmetic("cuda", training.precision))
 
@@ -233,26 +235,24 @@ class LossScale:
         """Continue from what ``state`` returned, arrays of shape ()."""
         self.value, self._finite_steps = float(state["scale/value"]), int(state["scale/finite_steps"])
 
-    def unscale(self, gradients: list[Tensor]) -> bool:
-        """Divide the gradients by the scale, in place, and adapt the scale.
+    def adapt(self, gradients: list[Tensor]) -> bool:
+        """Adapt the scale to the gradients of a loss that was multiplied by it.
 
         Args:
             gradients: in the shapes and dtypes of the parameters.
 
         Returns:
-            Whether all gradients are finite; if not, they are unchanged and the caller must skip the step.
+            Whether all gradients are finite; if not, the caller must skip the step.
 
         Raises:
             TrainingDivergedError: they are not finite even at the least scale.
         """
         # One question for all of them: a GPU must finish its work before it answers.
         finite = not gradients or bool(torch.stack([torch.isfinite(one).all() for one in gradients]).all())
-        if finite and gradients:
-            torch._foreach_mul_(gradients, 1.0 / self.value)
-        self._adapt(finite)
+        self._change(finite)
         return finite
 
-    def _adapt(self, finite: bool) -> None:
+    def _change(self, finite: bool) -> None:
         self._finite_steps = self._finite_steps + 1 if finite else 0
         if not finite:
             self.value *= 0.5

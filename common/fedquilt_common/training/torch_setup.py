@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
+from typing import Any, Final
 
 import torch
 
@@ -19,10 +21,15 @@ def set_up_torch(threads: int = 1) -> None:
     Args:
         threads: threads of one operation. Sums are split over them, so another number gives other bits.
     """
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    fix_workspaces()
     torch.set_num_threads(threads)
     # Has the effect of use_deterministic_algorithms(True), which would also import torch's compiler.
     torch.set_deterministic_debug_mode("error")
+
+
+def fix_workspaces() -> None:
+    """Let cuBLAS compute the same bits each time. torch asks for this once, at the first matrix product on a GPU."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 @contextlib.contextmanager
@@ -33,19 +40,48 @@ def use_seed(seed: int) -> Iterator[None]:
         yield
 
 
+class _FilledMemory:
+    """Whether torch fills new memory in deterministic mode: a setting of the process, for all of its threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._leaving = 0
+        self._before = True
+
+    def leave(self) -> None:
+        """Fill no new memory until ``restore`` was called as often as this."""
+        with self._lock:
+            if self._leaving == 0:
+                self._before = self._setting().fill_uninitialized_memory
+                self._setting().fill_uninitialized_memory = False
+            self._leaving += 1
+
+    def restore(self) -> None:
+        """Set what was set before, once nobody leaves memory any more."""
+        with self._lock:
+            self._leaving -= 1
+            if self._leaving == 0:
+                self._setting().fill_uninitialized_memory = self._before
+
+    def _setting(self) -> Any:
+        return torch.utils.deterministic
+
+
+_FILLED_MEMORY: Final = _FilledMemory()
+
+
 @contextlib.contextmanager
 def leave_new_memory() -> Iterator[None]:
-    """Let torch leave new memory as it is inside the context; after ``set_up_torch`` it fills it with NaN.
+    """Let torch leave new memory as it is inside the context, in all threads; deterministic mode fills it with NaN.
 
     A layer that reads memory before it is written then gives NaN instead of other numbers in each run. Enter the
-    context once every layer has run: filling takes up to 14 % of a step.
+    context when the layers have run once: filling takes up to 14 % of a step.
     """
-    settings = getattr(torch.utils, "deterministic", None)  # torch 2.1 fills nothing
-    if settings is None:
+    if not hasattr(torch.utils, "deterministic"):  # torch 2.1 cannot be told
         yield
         return
-    settings.fill_uninitialized_memory = False
+    _FILLED_MEMORY.leave()
     try:
         yield
     finally:
-        settings.fill_uninitialized_memory = True
+        _FILLED_MEMORY.restore()

@@ -114,6 +114,11 @@ def test_the_estimate_of_adam_is_within_a_quarter_of_the_measured_peak() -> None
     assert memory.estimate(case) == pytest.approx(call(memory.train_once, case), rel=0.25)
 
 
+def test_weight_decay_takes_a_copy_of_the_largest_gradient() -> None:
+    largest = 4 * max(int(np.prod(a.shape)) for a in plan("mlp").anatomy.arrays.values())
+    assert of("mlp", weight_decay=0.1, batch=1).total - of("mlp", batch=1).total == pytest.approx(largest, rel=0.1)
+
+
 @pytest.mark.parametrize("model", ["convnet", "vgg16", "resnet18", "preact-resnet18", "mobilenet-v2"])
 def test_activations_grow_with_the_batch_and_everything_with_the_width(model: str) -> None:
     small, large = of(model, batch=8), of(model, batch=32)

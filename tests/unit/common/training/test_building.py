@@ -1,4 +1,4 @@
-"""A module that is built to be loaded draws no initial values, and is the same after loading."""
+"""A module that is built to be loaded draws no initial values unless something could depend on them."""
 
 from __future__ import annotations
 
@@ -9,55 +9,80 @@ import torch
 from torch import Tensor, nn
 
 from fedquilt_common.models import build_model
-from fedquilt_common.training.module_arrays import build_to_load, load_arrays, to_arrays
-
-MODELS = ("mlp", "convnet", "resnet18", "mobilenet-v2", "vgg16")
+from fedquilt_common.training.building import build_to_load
 
 
-class WithOwnValues(nn.Module):
-    """Parameters of several initialisers, and a tensor that is not among the arrays."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(3, 4)
-        self.free = nn.Parameter(torch.randn(4))
-        nn.init.orthogonal_(self.linear.weight)
-        nn.init.trunc_normal_(self.free)
-        self.register_buffer("mask", torch.rand(4), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.linear(x) * self.free * self.mask
-        return out
-
-
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["mlp", "convnet", "resnet18", "preact-resnet18", "mobilenet-v2", "vgg16"])
 def test_models_of_the_zoo_draw_nothing(name: str) -> None:
     before = torch.get_rng_state()
-    module = build_to_load(build_model(name, {}, (3, 32, 32), 10))
+    module, whole = (make(build_model(name, {}, (3, 32, 32), 10)) for make in (build_to_load, lambda build: build()))
+    assert not torch.equal(torch.get_rng_state(), before)  # the second one drew
+    torch.set_rng_state(before)
+    build_to_load(build_model(name, {}, (3, 32, 32), 10))
     assert torch.equal(torch.get_rng_state(), before)
-    whole = to_arrays(build_model(name, {}, (3, 32, 32), 10)())
-    load_arrays(module, whole)
-    assert all(array.tobytes() == whole[key].tobytes() for key, array in to_arrays(module).items())
+    assert str(module) == str(whole)
+    assert {key: one.shape for key, one in module.state_dict().items()} == {
+        key: one.shape for key, one in whole.state_dict().items()
+    }
 
 
-def test_a_tensor_that_is_not_loaded_is_drawn() -> None:
-    torch.manual_seed(3)
-    module = build_to_load(WithOwnValues)
-    assert 0 <= module.get_buffer("mask").min() < module.get_buffer("mask").max() <= 1
+class Model(nn.Linear):
+    """A layer, and a number or tensor that no state dict holds."""
+
+    def __init__(self, extra: Callable[[Model], object]) -> None:
+        super().__init__(3, 4)
+        nn.init.constant_(self.bias, 0.5)
+        self.extra = extra(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)
 
 
-@pytest.mark.parametrize("fails", [True, False])
-def test_a_factory_that_needs_its_parameters_gets_them(fails: bool) -> None:
-    module = build_to_load(needing_values(fails=fails))
-    assert isinstance(module, nn.Linear)
-    assert module.weight.abs().max() > 0
+def buffer(model: Model, values: Tensor) -> None:
+    model.register_buffer("mask", values, persistent=False)
 
 
-def needing_values(*, fails: bool) -> Callable[[], nn.Module]:
-    def build() -> nn.Module:
-        module = nn.Linear(3, 3, dtype=torch.float64)
-        if fails and not (module.weight.detach().abs() < 1).logical_and(module.weight != 0).all():
-            raise ValueError("no values")
-        return module
+def seeded(model: Model) -> None:
+    torch.manual_seed(42)
+    model.second = nn.Linear(3, 3)
+    buffer(model, torch.randn(4))
 
-    return build
+
+def own_generator(model: Model) -> None:
+    generator = torch.Generator().manual_seed(1)
+    nn.init.normal_(model.weight, generator=generator)
+    buffer(model, torch.rand(4, generator=generator))
+
+
+def refuse_zeros(model: Model) -> None:
+    if float(model.bias.detach().sum()) != 2.0:
+        raise ValueError("no values")
+
+
+DEPENDENT: dict[str, Callable[[Model], object]] = {
+    "a buffer that was drawn": lambda model: buffer(model, torch.randn(4)),
+    "a buffer copied from a parameter": lambda model: buffer(model, model.bias.detach().clone()),
+    "a buffer joined from parameters": lambda model: buffer(model, torch.cat([model.bias, model.bias]).detach()),
+    "a number": lambda model: float(model.bias.detach()[0]),
+    "a network that is not the model's": lambda model: [nn.Linear(3, 3)],
+    "its own seed": seeded,
+    "its own generator": own_generator,
+    "a check of its values": refuse_zeros,
+}
+
+
+@pytest.mark.parametrize("extra", DEPENDENT.values(), ids=DEPENDENT)
+def test_what_depends_on_initial_values_is_as_in_a_usual_build(extra: Callable[[Model], object]) -> None:
+    torch.manual_seed(7)
+    expected, after = Model(extra), torch.get_rng_state()
+    torch.manual_seed(7)
+    found = build_to_load(lambda: Model(extra))
+    assert torch.equal(torch.get_rng_state(), after)
+    assert tensors_of(found) == tensors_of(expected)
+
+
+def tensors_of(module: nn.Module) -> list[object]:
+    """Everything that a module holds, in a form that can be compared."""
+    extra = module.extra
+    hidden = [one.tolist() for part in extra for one in part.parameters()] if isinstance(extra, list) else extra
+    return [*(one.tolist() for one in (*module.parameters(), *module.buffers())), hidden]

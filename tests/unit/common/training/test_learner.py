@@ -19,14 +19,13 @@ from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.training.torch_setup import set_up_torch
 from fedquilt_common.types import Examples
 
-RNG = np.random.default_rng(5)
-
 CLASSES = Classification(3)
 
 
 def examples(n: int = 50, classes: int = 3) -> Examples:
-    y = RNG.integers(0, classes, n)
-    x = RNG.normal(size=(n, 4)).astype(np.float32) + y[:, None]
+    rng = np.random.default_rng(n)
+    y = rng.integers(0, classes, n)
+    x = rng.normal(size=(n, 4)).astype(np.float32) + y[:, None]
     return Examples(x.astype(np.float32), y)
 
 
@@ -45,6 +44,19 @@ def with_norm() -> nn.Module:
 def with_large_layers() -> nn.Module:
     """Two matrices of 1.2 MB, each of which changes alone, between small parameters."""
     return nn.Sequential(nn.Linear(4, 550), nn.Linear(550, 550), nn.Linear(550, 550), nn.ReLU(), nn.Linear(550, 3))
+
+
+class WithScalars(nn.Module):
+    """Parameters of shape (), and two that autograd gives the same gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.factor = nn.Linear(4, 3), nn.Parameter(torch.tensor(0.7))
+        self.first, self.second = nn.Parameter(torch.rand(3)), nn.Parameter(torch.rand(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(x) * self.factor + (self.first.unsqueeze(0) + self.second.unsqueeze(0))
+        return out
 
 
 class StartsLate(nn.Module):
@@ -76,7 +88,7 @@ def same_bits(a: Any, b: Any) -> bool:
         ("rmsprop", {}), ("rmsprop", {"weight_decay": 0.1}),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("build", [plain, with_large_layers])
+@pytest.mark.parametrize("build", [plain, with_large_layers, WithScalars])
 def test_same_bits_as_torch_optim(build: Callable[[], nn.Module], optimiser: str, options: dict[str, Any]) -> None:
     kinds: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
     assert_trains_as(kinds[optimiser], learner(build, epochs=2, lr=0.01, optimiser=optimiser, **options), options)
@@ -258,7 +270,7 @@ def test_without_batch_norm_no_sample_is_left_out() -> None:
 
 @pytest.mark.parametrize("shape", [(40,), (40, 1)])
 def test_regression(shape: tuple[int, ...]) -> None:
-    x = RNG.normal(size=(40, 4)).astype(np.float32)
+    x = np.random.default_rng(5).normal(size=(40, 4)).astype(np.float32)
     y = (x @ np.array([1.0, -2.0, 0.5, 0.0]) + 3).reshape(shape)
     one = learner(lambda: nn.Linear(4, 1), Regression(), epochs=40, lr=0.05)
     result = one.evaluate(one.train(one.init(0), Examples(x, y), seed=0).arrays, Examples(x, y))
@@ -361,7 +373,7 @@ class OwnLoss(nn.Linear):
 
 
 def test_a_model_may_bring_the_loss_that_training_minimises() -> None:
-    x = RNG.normal(size=(40, 4)).astype(np.float32)
+    x = np.random.default_rng(5).normal(size=(40, 4)).astype(np.float32)
     y = x @ np.array([1.0, -2.0, 0.5, 0.0])
     one = learner(lambda: OwnLoss(4, 1), Regression(), epochs=60, lr=0.05)
     trained = one.train(one.init(0), Examples(x, y), seed=0)

@@ -23,7 +23,9 @@ DATA = Examples(np.ones((400, 4), np.float32), np.arange(400) % 2)
 def strict_torch() -> Iterator[None]:
     threads = torch.get_num_threads()
     set_up_torch()
+    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
     yield
+    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
     torch.set_deterministic_debug_mode("default")
     torch.set_num_threads(threads)
 
@@ -69,6 +71,18 @@ def test_a_layer_that_reads_new_memory_is_noticed() -> None:
     one = learner(Watching(reads=True))
     with pytest.raises(TrainingDivergedError, match="loss became nan in step 1"):
         one.train(one.init(0), DATA, seed=0)
+
+
+def test_the_setting_of_before_comes_back_when_the_last_context_ends() -> None:
+    with leave_new_memory():
+        with leave_new_memory():
+            assert not is_filled()
+        assert not is_filled()
+    assert is_filled()
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    with leave_new_memory():
+        pass
+    assert not is_filled()
 
 
 def test_an_error_restores_the_filling() -> None:
