@@ -10,7 +10,7 @@ and the received arrays are a file. The measured peak is the largest growth of i
 Linux only, because the kernel records that peak and resets it on request.
 
 On a GPU, one process measures all cases, after CUDA's libraries have taken what they need. The peak is that of torch's
-tensors. ``outside`` is what the process holds there besides: CUDA's context and the code of its kernels.
+tensors. ``outside`` is what else is taken of the GPU: CUDA's context, the code of its kernels, and other processes.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def measure(case: Case) -> dict[str, int]:
 
 
 def measure_gpu(case: Case) -> dict[str, int]:
-    """Return the peak of torch's memory on the GPU while it trains once, and what lies there ``outside``."""
+    """Return the peak of torch's memory on the GPU while it trains once, and what else is taken of it, ``outside``."""
     import torch
 
     from fedquilt_common.process.process_memory import gpu_peak_bytes, release_gpu_cache, reset_gpu_peak

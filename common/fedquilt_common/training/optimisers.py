@@ -221,7 +221,11 @@ def _multiply(tensors: list[Tensor] | tuple[Tensor, ...], factor: float) -> None
 
 
 def joint_steps(found: Sequence[tuple[int, Tensor, Tensor]]) -> Iterator[JointStep]:
-    """Divide parameters, each with its place and its gradient, into steps of up to ``_TOGETHER`` bytes, in order."""
+    """Divide parameters of any shapes into steps of up to ``_TOGETHER`` bytes, in their order.
+
+    Args:
+        found: each parameter with its place among the optimiser's, and its gradient, of the same shape.
+    """
     together, size = list[tuple[int, Tensor, Tensor]](), 0
     for one in found:
         if together and size + one[1].nbytes > _TOGETHER:
