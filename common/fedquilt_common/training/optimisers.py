@@ -214,7 +214,8 @@ def _multiply(tensors: list[Tensor] | tuple[Tensor, ...], factor: float) -> None
     ``_foreach_mul_`` would round a plain number to half precision first. A factor that is a tensor is not rounded, but
     would be multiplied in float64 with tensors of shape ().
     """
-    torch._foreach_mul_([one for one in tensors if one.dim()], torch.tensor(factor, dtype=torch.float64))
+    if shaped := [one for one in tensors if one.dim()]:
+        torch._foreach_mul_(shaped, torch.tensor(factor, dtype=torch.float64))
     for one in tensors:
         if not one.dim():
             one.mul_(factor)

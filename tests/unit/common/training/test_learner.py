@@ -59,6 +59,17 @@ class WithScalars(nn.Module):
         return out
 
 
+class OnlyScalars(nn.Module):
+    """No parameter has a dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factors = nn.ParameterList([nn.Parameter(torch.tensor(0.1 * place)) for place in range(3)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([x[:, place] * factor for place, factor in enumerate(self.factors)], dim=1)
+
+
 class StartsLate(nn.Module):
     """Its second layer has a gradient from the third pass on."""
 
@@ -88,7 +99,7 @@ def same_bits(a: Any, b: Any) -> bool:
         ("rmsprop", {}), ("rmsprop", {"weight_decay": 0.1}),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("build", [plain, with_large_layers, WithScalars])
+@pytest.mark.parametrize("build", [plain, with_large_layers, WithScalars, OnlyScalars])
 def test_same_bits_as_torch_optim(build: Callable[[], nn.Module], optimiser: str, options: dict[str, Any]) -> None:
     kinds: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
     assert_trains_as(kinds[optimiser], learner(build, epochs=2, lr=0.01, optimiser=optimiser, **options), options)
