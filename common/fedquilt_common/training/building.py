@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-_FILLS: Final = (Tensor.normal_, Tensor.uniform_)
-"""Methods that give a tensor random values, as all functions of ``torch.nn.init`` give it some values."""
+_FILLS: Final = (Tensor.normal_, Tensor.uniform_, Tensor.fill_, Tensor.zero_)
+"""Methods that give a whole tensor values, as all functions of ``torch.nn.init`` do."""
 _FACTS: Final = frozenset({
     Tensor.dim, Tensor.size, Tensor.numel, Tensor.is_floating_point, Tensor.requires_grad_,
     *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device", "requires_grad", "is_meta")),
