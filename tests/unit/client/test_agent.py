@@ -61,8 +61,8 @@ def test_a_run_without_some_clients_of_this_agent_is_reported_once(
     caplog.set_level(logging.INFO, "fedquilt_client")
     with host(clients=(3, 4, 9)):
         for run in ("run-1", "run-1", "run-2"):
-            peer.publish(peer.topics.run, kit.run(run))
-        wait_for(lambda: "run-2 has clients" in caplog.text, "the second warning")
+            peer.publish(peer.topics.run, kit.run(run))  # retained: an agent that subscribes late gets the last one
+            wait_for(lambda run=run: f"{run} has clients" in caplog.text, f"the warning of {run}")
     with host(clients=(0, 3)):
         wait_for(lambda: caplog.text.count("run-2: echo") == 2, "the run")
     assert [line for line in caplog.messages if "get no tasks" in line] == [
