@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from fedquilt_common.errors import BrokerUnreachableError
@@ -45,6 +46,16 @@ def test_it_connects_again_by_itself_when_the_broker_was_killed(start: Start, mq
     peer.publish("x", b"again")
     peer.inbox.wait(lambda: b"again" in peer.payloads)
     assert b"while away" not in peer.payloads
+
+
+def test_closing_leaves_no_socket_open(start: Start, mqtt: Mqtt) -> None:
+    broker, process = start(), psutil.Process()
+    mqtt(broker).peer().connect().transport.close()  # loads what keeps files open
+    before = process.num_fds()
+    peer = mqtt(broker).peer().connect()
+    assert process.num_fds() > before
+    peer.transport.close()
+    assert process.num_fds() == before
 
 
 def test_what_was_under_way_when_the_connection_broke_arrives(start: Start, mqtt: Mqtt, cut: Cut) -> None:

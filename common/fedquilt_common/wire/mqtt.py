@@ -308,6 +308,7 @@ class MqttTransport:
         if not reachable:
             self._cut_connection()
         self._client.loop_stop()
+        self._client._reset_sockets(sockpair_only=True)  # paho leaves them to the garbage collector
 
     def _cut_connection(self) -> None:
         # with a frozen broker or a dead link, a normal disconnect would wait until the keepalive fails
