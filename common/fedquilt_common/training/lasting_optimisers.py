@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,7 @@ class LastingOptimisers:
             states.setdefault(int(phase), {})[entry] = self.arrays[name]
         return states
 
-    def end(self, states: dict[int, OptimiserState]) -> None:
+    def end(self, states: Mapping[int, OptimiserState]) -> None:
         """Replace the states of the training that ``begin`` began last, by the number of the phase.
 
         Entries that of parameters that a phase did not train this time are removed, so that they start anew later.

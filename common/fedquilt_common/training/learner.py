@@ -197,6 +197,20 @@ class TorchLearner:
         started = time.perf_counter()
         for phase in phases:
             self._check_samples(phase.data)
+        loop = self._prepare_loop(arrays, phases, schedule, seed, part)
+        with use_seed(seed ^ _DROPOUT_STREAM):
+            mean_loss, steps = loop.run(phases, schedule, seed)
+        check_all_finite(loop.module, steps, loop.arithmetic)
+        if self.lasting is not None and loop.lasting is not None:
+            self.lasting.end(loop.lasting)
+        loop.module.zero_grad()  # frees as much as the conversion of halves to fp32 needs
+        trained = to_arrays(loop.module)
+        return TrainingResult({name: trained[name] for name in arrays}, mean_loss, time.perf_counter() - started, steps)
+
+    def _prepare_loop(
+        self, arrays: Arrays, phases: Sequence[TrainingPhase], schedule: Sequence[int], seed: int, part: Part | None
+    ) -> SgdLoop:
+        """Return the loop that trains; privacy is charged from here on."""
         optimisers = self.lasting.begin(part) if self.lasting is not None else None
         arithmetic = choose_arithmetic(self.training)
         plans = charge_phases(self.meter, self.training, phases, schedule, arrays)
@@ -206,18 +220,10 @@ class TorchLearner:
         features = self._watch_head(module, part) if any(phase.batch_loss for phase in phases) else []
         module = arithmetic.place(module)
         layout.order_weights(module)
-        loop = SgdLoop(
+        return SgdLoop(
             module, arithmetic, self.training, self._default_loss(module), self._to_targets, self.on_progress,
             optimisers, plans, layout, features, self.black, form,
         )  # fmt: skip
-        with use_seed(seed ^ _DROPOUT_STREAM):
-            mean_loss, steps = loop.run(phases, schedule, seed)
-        check_all_finite(module, steps, arithmetic)
-        if self.lasting is not None and optimisers is not None:
-            self.lasting.end(optimisers)
-        module.zero_grad()  # frees as much as the conversion of halves to fp32 needs
-        trained = to_arrays(module)
-        return TrainingResult({name: trained[name] for name in arrays}, mean_loss, time.perf_counter() - started, steps)
 
     def _watch_head(self, module: nn.Module, part: Part | None) -> list[Tensor]:
         """Return a list to which each forward pass of a module appends the input of its last linear layer."""
