@@ -25,23 +25,20 @@ def commit() -> str:
 
 def machine(*, with_gpu: bool = False) -> dict[str, Any]:
     """Describe the machine, and its load before the measurement; ``with_gpu`` adds the GPU and torch's version."""
-    return {**_describe_machine(), **(_describe_gpu() if with_gpu else {})}
-
-
-def _describe_gpu() -> dict[str, Any]:
-    import torch
-
-    return {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
-
-
-def _describe_machine() -> dict[str, Any]:
     return {
         "processor": platform.processor() or platform.machine(),
         "cores": psutil.cpu_count(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "load_before": round(psutil.getloadavg()[0], 2),
         "python": platform.python_version(),
+        **(_describe_gpu() if with_gpu else {}),
     }
+
+
+def _describe_gpu() -> dict[str, Any]:
+    import torch
+
+    return {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
 
 
 def append_result(history: Path, line: dict[str, Any]) -> None:
