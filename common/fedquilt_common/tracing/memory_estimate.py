@@ -124,7 +124,7 @@ def memory_to_train(blueprint: Blueprint, part: Slice, training: Training, *, pr
     optimiser = params * size.weight * _kept_averages(training)
     gradients = params * size.weight * (2 if private else 1)
     largest = max(map(math.prod, part.shapes.values()), default=0) * size.weight
-    temporary = largest * sum([training.precision == "amp", training.weight_decay > 0, training.optimiser != "sgd"])
+    temporary = largest * ((training.weight_decay > 0) + (training.optimiser != "sgd"))
     kept, highest = walk.peak()
     peak = max(highest, gradients + temporary)
     kernels = walk.kernels()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, ValuesView
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
@@ -23,7 +23,7 @@ def build_to_load(build: Callable[[], nn.Module]) -> nn.Module:
 
     Drawing them takes longer than all the rest: 0.2 s for VGG16 on a workstation. They are drawn nevertheless if
     anything else of the module could depend on it: if the factory reads a parameter or draws other numbers, or if a
-    parameter is not among those of the module.
+    parameter is not among those of the module. ``build_on_meta`` would leave buffers and other tensors without values.
     """
     start, skipping = torch.get_rng_state(), _SkipInitialValues()
     try:
@@ -57,15 +57,15 @@ class _SkipInitialValues(TorchFunctionMode):
         if isinstance(target, nn.Parameter) and given.get("generator") is None and _fills(func):
             self._skipped[id(target)] = target
             return target
-        if func not in _FACTS and any(id(one) in self._skipped for one in _flatten((args, given.values()))):
+        if func not in _FACTS and any(id(one) in self._skipped for one in _flatten((*args, *given.values()))):
             self._was_read = True
         return func(*args, **given)
 
 
 def _flatten(values: Iterable[Any]) -> Iterator[Any]:
-    """Yield what is in iterables within iterables; a function may take a list of tensors."""
+    """Yield what is in lists within lists: torch's ``tree_flatten`` makes building MobileNetV2 half as long again."""
     for value in values:
-        if isinstance(value, list | tuple | ValuesView):
+        if isinstance(value, list | tuple):
             yield from _flatten(value)
         else:
             yield value

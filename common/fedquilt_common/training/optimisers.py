@@ -9,7 +9,7 @@ Small parameters change together, because a GPU takes longer to start an operati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -74,25 +74,22 @@ class Optimiser:
     def update(self) -> None:
         """Change the parameters along their gradients, ``grad``; skip if amp's gradients are not finite."""
         with torch.no_grad():
-            gradients = [(index, p, p.grad) for index, p in enumerate(self.parameters) if p.grad is not None]
-            scale = 1.0 if self.scale is None else self.scale.value
-            if self.scale is not None and not self.scale.adapt([gradient for _, _, gradient in gradients]):
+            places = [index for index, parameter in enumerate(self.parameters) if parameter.grad is not None]
+            parameters = [self.parameters[index] for index in places]
+            found = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            gradients = found if self.scale is None else self.scale.unscale(found)
+            if gradients is None:
                 return
             self._steps += 1
-            for step in joint_steps(gradients):
-                _UPDATES[self.training.optimiser](self, self._prepare(step, scale))
+            for step in joint_steps(zip(places, parameters, gradients, strict=True)):
+                _UPDATES[self.training.optimiser](self, self._decay(step))
 
-    def _prepare(self, step: JointStep, scale: float) -> JointStep:
-        """Divide gradients by the scale of the loss, and add the weight decay.
-
-        The gradients themselves stay as they are, because autograd may give two parameters the same one.
-        """
-        gradients, decay = step.gradients, self.training.weight_decay
-        if scale != 1:
-            gradients = tuple(torch._foreach_div(gradients, scale))
-        if decay:
-            gradients = tuple(torch._foreach_add(gradients, step.parameters, alpha=decay))
-        return JointStep(step.indices, step.parameters, gradients)
+    def _decay(self, step: JointStep) -> JointStep:
+        """Add the weight decay to copies of the gradients: autograd may give two parameters the same one."""
+        if not (decay := self.training.weight_decay):
+            return step
+        gradients = torch._foreach_add(step.gradients, step.parameters, alpha=decay)
+        return JointStep(step.indices, step.parameters, tuple(gradients))
 
     def state(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return what a later training needs to continue with this optimiser.
@@ -221,7 +218,7 @@ def _multiply(tensors: list[Tensor] | tuple[Tensor, ...], factor: float) -> None
             one.mul_(factor)
 
 
-def joint_steps(found: Sequence[tuple[int, Tensor, Tensor]]) -> Iterator[JointStep]:
+def joint_steps(found: Iterable[tuple[int, Tensor, Tensor]]) -> Iterator[JointStep]:
     """Divide parameters of any shapes into steps of up to ``_TOGETHER`` bytes, in their order.
 
     Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -235,24 +235,28 @@ class LossScale:
         """Continue from what ``state`` returned, arrays of shape ()."""
         self.value, self._finite_steps = float(state["scale/value"]), int(state["scale/finite_steps"])
 
-    def adapt(self, gradients: list[Tensor]) -> bool:
-        """Adapt the scale to the gradients of a loss that was multiplied by it.
+    def unscale(self, gradients: list[Tensor]) -> list[Tensor] | None:
+        """Divide the gradients by the scale, in place, and adapt the scale.
 
         Args:
             gradients: in the shapes and dtypes of the parameters.
 
         Returns:
-            Whether all gradients are finite; if not, the caller must skip the step.
+            The divided gradients. A gradient in the memory of an earlier one is copied: autograd may give two
+            parameters the same one. None if they are not all finite; the caller must skip the step then.
 
         Raises:
             TrainingDivergedError: they are not finite even at the least scale.
         """
         # One question for all of them: a GPU must finish its work before it answers.
         finite = not gradients or bool(torch.stack([torch.isfinite(one).all() for one in gradients]).all())
-        self._change(finite)
-        return finite
+        divided = _copy_shared(gradients) if finite else None
+        if divided:
+            torch._foreach_div_(divided, self.value)
+        self._adapt(finite)
+        return divided
 
-    def _change(self, finite: bool) -> None:
+    def _adapt(self, finite: bool) -> None:
         self._finite_steps = self._finite_steps + 1 if finite else 0
         if not finite:
             self.value *= 0.5
@@ -263,3 +267,17 @@ class LossScale:
                 "training.precision = amp: the gradients are not finite even at the smallest scale of the loss; "
                 "try a smaller training.lr, or fp32"
             )
+
+
+def _copy_shared(gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Copy each gradient that lies in the memory of an earlier one, or several numbers of which are one in memory."""
+    seen, own = set[int](), list[Tensor]()
+    for gradient in gradients:
+        place = gradient.untyped_storage().data_ptr()
+        own.append(
+            gradient.clone(memory_format=torch.contiguous_format)
+            if place in seen or 0 in gradient.stride()
+            else gradient
+        )
+        seen.add(place)
+    return own
