@@ -254,7 +254,7 @@ class ExperimentTools:
         """
         from fedquilt_common.models import advise_against_batch_norm
         from fedquilt_common.models.norms import find_batch_norm
-        from fedquilt_common.tracing.trace import build_on_meta
+        from fedquilt_common.tracing.building import build_on_meta
 
         if norm := find_batch_norm(build_on_meta(self.model_builder(model))):
             raise ExperimentError(
@@ -330,7 +330,7 @@ class ExperimentTools:
         """Return why the norms of the experiment's model do not suit sub-models; empty if they do."""
         from fedquilt_common.models import warn_about_running_norm
         from fedquilt_common.models.norms import find_running_norm
-        from fedquilt_common.tracing.trace import build_on_meta
+        from fedquilt_common.tracing.building import build_on_meta
 
         norm = find_running_norm(build_on_meta(self._usual_builder))
         return "" if norm is None else warn_about_running_norm(self.experiment.model.name, norm)

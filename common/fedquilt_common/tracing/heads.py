@@ -12,10 +12,10 @@ from torch import Tensor, fx, nn
 
 from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.submodels.heads import TwoHeads
+from fedquilt_common.tracing.building import build_on_meta
 from fedquilt_common.tracing.head_tracer import find_without_base
 from fedquilt_common.tracing.outputs import example_batch
 from fedquilt_common.tracing.symbolic import trace_graph, used_arrays
-from fedquilt_common.tracing.trace import build_on_meta
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from fedquilt_common.models.static_norm import Scaler
 from fedquilt_common.submodels.selectors import length, take
 from fedquilt_common.submodels.slices import Axis, Slice
 from fedquilt_common.tracing.attention import CutAttention
-from fedquilt_common.tracing.trace import Blueprint, ForwardPass, build_on_meta
+from fedquilt_common.tracing.building import build_on_meta
+from fedquilt_common.tracing.trace import Blueprint, ForwardPass
 from fedquilt_common.tracing.tracer import Path
 
 

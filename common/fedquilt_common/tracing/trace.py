@@ -19,6 +19,7 @@ from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.models.exits import MultiExit
 from fedquilt_common.models.static_norm import StaticBatchNorm
 from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Axis, Group, Segment
+from fedquilt_common.tracing.building import build_on_meta
 from fedquilt_common.tracing.channels import Channels, Dimension, is_whole, keep_whole, resolve
 from fedquilt_common.tracing.graph_walk import run_graph
 from fedquilt_common.tracing.outputs import SAMPLES
@@ -83,15 +84,6 @@ class Blueprint:
     passes: Mapping[bool, ForwardPass]
     steps: tuple[Step, ...]
     parameters: frozenset[str]
-
-
-def build_on_meta(build: Callable[[], nn.Module]) -> nn.Module:
-    """Build the module without its numbers if the factory allows that; else build the real one."""
-    try:
-        with torch.device("meta"):
-            return build()
-    except Exception:  # a factory that reads its numbers; a wrong one raises again without the meta device
-        return build()
 
 
 def materialise(module: nn.Module) -> None:

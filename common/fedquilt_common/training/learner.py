@@ -22,11 +22,10 @@ from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.learning_tasks import LearningTask, ScoreCounts, add_counts
 from fedquilt_common.models.static_norm import StaticBatchNorm
 from fedquilt_common.submodels.heads import Head, TwoHeads, head_names
+from fedquilt_common.tracing.building import build_on_meta, build_to_load
 from fedquilt_common.tracing.heads import FoundHead, TwoHeaded, find_heads, head_module, list_heads, watch_features
 from fedquilt_common.tracing.outputs import example_batch
 from fedquilt_common.tracing.resize import cut_module
-from fedquilt_common.tracing.trace import build_on_meta
-from fedquilt_common.training.building import build_to_load
 from fedquilt_common.training.evaluation_batches import STATISTICS_BATCH, batch_slices, evaluation_batches
 from fedquilt_common.training.forward_passes import ForwardPasses, prepare_passes
 from fedquilt_common.training.lasting_optimisers import LastingOptimisers

@@ -23,12 +23,13 @@ from fedquilt_common.submodels.adaptivefl_pool import Start, make_pool
 from fedquilt_common.submodels.selection import check_widths, count_kept, prefix
 from fedquilt_common.submodels.slices import Anatomy, Slice
 from fedquilt_common.submodels.wholeness import describe_whole, whole_share
+from fedquilt_common.tracing.building import build_on_meta
 from fedquilt_common.tracing.cost import cost_of
 from fedquilt_common.tracing.dry_run import check_cut
 from fedquilt_common.tracing.heads import list_heads
 from fedquilt_common.tracing.memory_estimate import memory_to_train
 from fedquilt_common.tracing.outputs import check_outputs, warn_about_outputs
-from fedquilt_common.tracing.trace import Blueprint, blueprint_for, build_on_meta
+from fedquilt_common.tracing.trace import Blueprint, blueprint_for
 
 WIDTHS: Final = (1.0, 0.5, 0.25, 0.125, 0.0625)
 """The five client capacities of FedRolex."""

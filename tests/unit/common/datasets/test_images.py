@@ -121,6 +121,7 @@ def test_femnist_keeps_the_bits_of_its_pixels(whole: bool, tmp_path: Path) -> No
     np.testing.assert_array_equal(found.test.x, expected[1:])
 
 
+@pytest.mark.long
 def test_femnist_takes_the_memory_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDQUILT_CACHE", str(tmp_path / "cache"))
     peaks = []

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from fedquilt_common.experiment.sections import Model, Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
-from fedquilt_common.tracing.trace import build_on_meta
+from fedquilt_common.tracing.building import build_on_meta
 from fedquilt_common.training.learner import TorchLearner
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedquilt_common.models import build_model
-from fedquilt_common.training.building import build_to_load
+from fedquilt_common.tracing.building import build_to_load
 
 
 @pytest.mark.parametrize("name", ["mlp", "convnet", "resnet18", "preact-resnet18", "mobilenet-v2", "vgg16"])

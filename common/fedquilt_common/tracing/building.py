@@ -1,4 +1,4 @@
-"""Build modules whose parameters are loaded afterwards, without drawing initial values for them."""
+"""Build modules without their numbers, and modules whose parameters are loaded afterwards."""
 
 from __future__ import annotations
 
@@ -16,6 +16,18 @@ _FACTS: Final = frozenset({
     *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device", "requires_grad", "is_meta")),
 })  # fmt: skip
 """What can be asked of a parameter without reading its values."""
+
+
+def build_on_meta(build: Callable[[], nn.Module]) -> nn.Module:
+    """Build the module without its numbers if the factory allows that; else build the real one.
+
+    Nothing is filled: for some layers, torch would load its compiler to fill a tensor without numbers.
+    """
+    try:
+        with torch.device("meta"), _SkipInitialValues():
+            return build()
+    except Exception:  # a factory that reads its numbers; a wrong one raises again without the meta device
+        return build()
 
 
 def build_to_load(build: Callable[[], nn.Module]) -> nn.Module:
