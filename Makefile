@@ -38,7 +38,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loa
 test: $(VENV)/.has-dev ## Run the tests that take a few seconds each (ARGS="-k broker" selects some of them)
 	$(PYTEST) -m "not long" $(ARGS)
 
-test-long: $(VENV)/.has-dev ## Run the other tests: long runs that are killed, a Ray cluster, tables of papers
+test-long: $(VENV)/.has-dev ## Run the other tests: whole runs that are killed, the page in a browser, learning
 	$(PYTEST) -m long $(ARGS)
 
 # Without a CUDA device, all these tests are skipped. On a Jetson, install NVIDIA's wheel of torch first.

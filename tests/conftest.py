@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import shutil
@@ -63,16 +64,33 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+LONG = ("browser", "e2e", "faults")
+"""Folders whose tests are long, except those that are marked as quick."""
 WAITING = ("browser", "deploy", "e2e", "faults")
 """Folders whose tests mostly wait for processes and messages."""
 LAST_WAIT = 0.8
 """Where the last of them stands among all files, from 0 to 1."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by mark
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of whole runs and of the browser as long, and order the files."""
+    for item in items:
+        if folder_of(item.path) in LONG and item.get_closest_marker("quick") is None:
+            item.add_marker("long")
+    spread_waiting(items)
+
+
+@functools.cache
+def folder_of(path: Path) -> str:
+    """Return the folder below ``tests``, or the name of a file that is in none."""
+    return path.relative_to(Path(__file__).parent).parts[0]
+
+
+def spread_waiting(items: list[pytest.Item]) -> None:
     """Spread the files whose tests wait among those that compute, so that they run beside each other."""
     files = list(dict.fromkeys(item.path for item in items))
-    waiting = [path for path in files if path.relative_to(Path(__file__).parent).parts[0] in WAITING]
+    waiting = [path for path in files if folder_of(path) in WAITING]
     computing = [path for path in files if path not in waiting]
     places = {path: number / len(computing) for number, path in enumerate(computing)}
     places |= {path: LAST_WAIT * number / len(waiting) for number, path in enumerate(waiting)}

@@ -45,6 +45,7 @@ def test_curves_are_drawn(visit: Visit) -> None:
         assert "in round 20" in (visit.test(f"{chart}-chart").get_attribute("aria-label") or "")
 
 
+@pytest.mark.quick
 def test_page_follows_the_run(visit: Visit) -> None:
     visit.expect("round", "21")
     visit.wait_points("value-chart", 20)

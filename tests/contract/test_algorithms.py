@@ -288,6 +288,7 @@ def test_every_algorithm_has_its_case() -> None:
     assert CASES.keys() == ALGORITHMS.keys()
 
 
+@pytest.mark.long
 @NAMES
 def test_it_learns(name: str) -> None:
     case = CASES[name]

@@ -92,6 +92,7 @@ def test_the_usual_algorithms_can_be_grouped() -> None:
     assert {"fedavg", "fedprox", "scaffold", "fedopt", "feddyn", "ditto", "fedper"} <= set(POOLED)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", POOLED)
 def test_grouping_changes_no_bit(name: str, tmp_path: Path) -> None:
     fleets = [make_fleet(name) for _ in range(3)]

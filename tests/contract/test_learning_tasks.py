@@ -34,6 +34,7 @@ OTHER_LAYERS = {"scalefl": {"widths": {"strong": 1.0, "medium": 0.5}, "exits": {
 """Fields for algorithms whose case needs a model for images."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "task"), PAIRS)
 def test_it_learns_every_task_that_it_does_not_refuse(name: str, task: str) -> None:
     fields = OTHER_LAYERS.get(name, CASES[name].fields)

@@ -34,10 +34,12 @@ SWEEPS = {
     "fedreb_tables": (16, 16),
     "adaptivefl_small": (27, 5),
     "fedrolex_small": (2 * 5, 10),
+    "fedrolex_rounds": (3 * 3, 0),
 }
 """Name -> number of runs and of published figures."""
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", SWEEPS)
 def test_every_run_is_valid(name: str) -> None:
     runs, figures = SWEEPS[name]
@@ -46,6 +48,7 @@ def test_every_run_is_valid(name: str) -> None:
     assert sum(len(table.figures) for table in source.published) == figures
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("name", "runs", "figures"),
     [
@@ -80,12 +83,12 @@ def test_every_experiment_is_valid(name: str) -> None:
     assert load_experiment(BENCHMARKS / f"{name}.yaml").data.clients > 1
 
 
+@pytest.mark.quick
 def test_there_are_no_others() -> None:
     found = {path.stem for path in BENCHMARKS.glob("*.yaml")}
     assert found == {*SWEEPS, *EXPERIMENTS}
 
 
-@pytest.mark.long
 @pytest.mark.timeout(PATIENCE)
 @pytest.mark.parametrize(
     ("name", "data", "options", "score"),

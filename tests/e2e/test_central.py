@@ -26,7 +26,6 @@ def result(folder: Path) -> Any:
     return json.loads((folder / "run" / "result.json").read_text())
 
 
-@pytest.mark.long
 def test_a_killed_and_interrupted_training_gives_the_same_model(tmp_path: Path) -> None:
     calm, hurt = tmp_path / "calm", tmp_path / "hurt"
     for folder in (calm, hurt):

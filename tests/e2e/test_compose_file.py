@@ -37,6 +37,8 @@ from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot, StatusStore
 from fedquilt_server.web.metrics import SnapshotCollector
 
+pytestmark = pytest.mark.quick  # without a Docker engine
+
 
 def test_three_kinds_of_boards_have_different_limits_that_torch_fits_into() -> None:
     assert len({options(service)["kind"] for service in AGENTS.values()}) == len(AGENTS) == 3

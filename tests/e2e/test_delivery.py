@@ -123,7 +123,6 @@ def finish(session: Session, start_board: Callable[[], AbstractContextManager[ob
     assert session.status.current.phase == "finished"
 
 
-@pytest.mark.long
 def test_delivered_samples_give_the_same_model_and_travel_once_for_two_runs(
     port: int, tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

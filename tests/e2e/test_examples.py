@@ -55,6 +55,7 @@ def test_the_plugins_run_as_their_docstrings_say(tmp_path: Path) -> None:
     assert result["rounds"][-1]["clients"] == 8
 
 
+@pytest.mark.quick
 def test_without_momentum_fedavgm_is_fedavg(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLES)
     own = importlib.import_module("fedavgm").FedAvgM(beta=0)
@@ -81,6 +82,7 @@ def test_the_notebook_runs_cell_by_cell(tmp_path: Path) -> None:
     assert len(json.loads((folder / "result.json").read_text())["rounds"]) == 3
 
 
+@pytest.mark.quick
 def test_examples_import_nothing_of_fedquilt_but_the_public_package() -> None:
     for path in EXAMPLES.glob("*.py"):
         nodes = list(ast.walk(ast.parse(path.read_text())))
@@ -89,6 +91,7 @@ def test_examples_import_nothing_of_fedquilt_but_the_public_package() -> None:
         assert {name for name in names if name.startswith("fedquilt")} == {"fedquilt"}, path
 
 
+@pytest.mark.quick
 def test_the_recipe_in_contributing_is_the_example() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     blocks = re.findall(r"^```python\n(.+?)^```$", text, re.MULTILINE | re.DOTALL)

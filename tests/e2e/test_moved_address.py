@@ -51,7 +51,6 @@ def namespaces() -> str:
     return "" if done.returncode == 0 else "network namespaces need root"
 
 
-@pytest.mark.long
 @pytest.mark.skipif(bool(namespaces()), reason=namespaces())
 def test_an_agent_finds_the_broker_at_its_new_address(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHON": sys.executable, "PROGRAM": PROGRAM}

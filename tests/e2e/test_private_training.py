@@ -39,7 +39,6 @@ def spent(folder: Path) -> dict[tuple[int, int], Any]:
     return {(entry.client, entry.round): (entry.charge, entry.training, entry.epsilon) for entry in entries}
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_kills_change_neither_bits_nor_ledgers(tmp_path: Path) -> None:
     folders = tmp_path / "calm", tmp_path / "killed"

@@ -161,7 +161,6 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
     return fingerprint(where)
 
 
-@pytest.mark.long
 def test_a_node_dies_and_the_model_is_the_same_to_the_bit(
     cluster: RayNodes, second: SecondNode, plain: str, tmp_path: Path
 ) -> None:
@@ -230,7 +229,6 @@ def check_broker(where: Path, host: str) -> None:
         assert answer[3] >= 0x80, "the broker accepts a client without the password"
 
 
-@pytest.mark.long
 def test_a_run_of_many_agents_is_interrupted_and_resumed(cluster: RayNodes, second: SecondNode, tmp_path: Path) -> None:
     """Nothing of it stays on the nodes, and the rest of the run gives the same bits."""
     second.start()
@@ -259,7 +257,6 @@ def test_a_run_of_many_agents_is_interrupted_and_resumed(cluster: RayNodes, seco
     assert fingerprint(tmp_path) == fingerprint(plain)
 
 
-@pytest.mark.long
 def test_a_folder_that_all_nodes_share_keeps_private_memory(
     cluster: RayNodes, second: SecondNode, tmp_path: Path
 ) -> None:

@@ -47,7 +47,6 @@ def members(folder: Path) -> int:
     return sum(event["carrier"] is not None for event in journal_events(folder / "run", "Replied"))
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_relays_and_their_deaths_change_no_bit(tmp_path: Path) -> None:
     none, some, every, killed = (tmp_path / name for name in ("none", "some", "every", "killed"))

@@ -7,12 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "scale.py"
 
 
-@pytest.mark.long
 def test_the_quick_case_measures_and_draws(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--quick", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

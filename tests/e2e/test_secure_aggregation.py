@@ -38,7 +38,6 @@ def simulate(folder: Path, *, secure: bool = True, algorithm: str = "fedavg", ro
     return done
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_kills_change_no_bit_and_masks_no_more_than_the_rounding(tmp_path: Path) -> None:
     plain, calm, killed = (tmp_path / name for name in ("plain", "calm", "killed"))
@@ -69,7 +68,6 @@ def test_soft_labels_are_hidden_too(tmp_path: Path) -> None:
         assert after["accuracy"] == pytest.approx(before["accuracy"], abs=0.02)
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_rounds_go_on_when_a_board_falls_silent(tmp_path: Path) -> None:
     folder = tmp_path / "silent"

@@ -109,6 +109,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
     return folder, run(*simulate("digits-fedavg", "--json"), where=folder, start=subprocess.Popen)
 
 
+@pytest.mark.quick
 def test_a_run_leaves_what_is_documented(undisturbed: tuple[Path, Done]) -> None:
     folder, done = undisturbed
     assert done.code == 0, done.err
@@ -138,6 +139,7 @@ def test_a_run_leaves_what_is_documented(undisturbed: tuple[Path, Done]) -> None
     assert len(FileArrays(folder / "run" / "global.safetensors")) == 4
 
 
+@pytest.mark.quick
 def test_json_is_all_there_is_on_stdout(undisturbed: tuple[Path, Done]) -> None:
     folder, done = undisturbed
     found = json.loads(done.out)
@@ -146,11 +148,13 @@ def test_json_is_all_there_is_on_stdout(undisturbed: tuple[Path, Done]) -> None:
     assert "Status page: http://127.0.0.1:" in done.err
 
 
+@pytest.mark.quick
 def test_nothing_runs_on_afterwards(undisturbed: tuple[Path, Done]) -> None:
     folder, _ = undisturbed
     assert [name for name, pid in pids(folder).items() if psutil.pid_exists(pid)] == []
 
 
+@pytest.mark.quick
 def test_a_finished_folder_is_refused(undisturbed: tuple[Path, Done]) -> None:
     folder, _ = undisturbed
     before = fingerprint(folder)

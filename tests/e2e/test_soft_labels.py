@@ -91,7 +91,6 @@ def outcome(folder: Path) -> tuple[Any, ...]:
     return [row["client_accuracy"] for row in rows], [row["replies"] for row in rows], kept
 
 
-@pytest.mark.long
 def test_neither_lost_packets_nor_kills_change_a_bit(calm: Recorded, tmp_path: Path) -> None:
     """Links, chunks and speed do not change the results; each label counts once, no matter which process is killed."""
     link = "{rate: 2000, latency: 0.1, loss: 0.2, mtu: 700}"

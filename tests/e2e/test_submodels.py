@@ -118,7 +118,6 @@ def test_a_board_that_ran_out_of_memory_trains_something_smaller(tmp_path: Path)
     assert "training was killed: out of memory" in logs
 
 
-@pytest.mark.long
 def test_what_adaptivefl_reports_and_that_a_killed_board_changes_no_bit_of_it(tmp_path: Path) -> None:
     """Kill a board that trains sub-models in the middle of the second round: it fetches its patches again."""
     calm, stormy = tmp_path / "calm", tmp_path / "stormy"

@@ -6,14 +6,12 @@ import csv
 import json
 from pathlib import Path
 
-import pytest
 from tests.support import warm
 from tests.support.runs import EXPERIMENTS, PATIENCE, await_round, kill, simulating
 
 FEDBUFF = EXPERIMENTS / "digits-fedbuff.yaml"
 
 
-@pytest.mark.long
 def test_tasks_go_on_over_kills_and_the_journal_repeats_the_run(tmp_path: Path) -> None:
     slow = ("--set", "rounds=12", "--set", 'fleet.1.variants=[{"training": {"epochs": 40}}]')
     with simulating(FEDBUFF, tmp_path, *slow) as process:

@@ -13,6 +13,7 @@ from fedquilt_server.round.machine import Machine
 CLAIMS = {"a": ((0, 1),), "b": ((1, 2),)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "world",
     [
@@ -64,6 +65,7 @@ def test_a_planted_defect_is_found_with_its_shortest_story(method: str, monkeypa
     assert "\n  1. a joins with clients (0, 1)\n" in str(caught.value)
 
 
+@pytest.mark.long
 def test_a_run_that_cannot_go_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that never replaces anybody waits forever for a client whose agent has left."""
     monkeypatch.setattr(Machine, "_shortfall", lambda machine, exchange, at: [])

@@ -6,8 +6,12 @@ import csv
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from fedquilt_server.history.log_files import read_events
 from fedquilt_server.status.control import Action, ControlRequest
+
+pytestmark = pytest.mark.quick
 
 if TYPE_CHECKING:
     from tests.faults.conftest import Stage

@@ -18,6 +18,8 @@ from fedquilt_server.runs.blob_store import BlobStore
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.snapshot import StatusStore
 
+pytestmark = pytest.mark.quick
+
 if TYPE_CHECKING:
     from tests.faults.conftest import Parcel, Player, Stage
 

@@ -17,6 +17,8 @@ from fedquilt_server.status.results import PrivacySpent
 from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.status.summary import summary_lines
 
+pytestmark = pytest.mark.quick
+
 if TYPE_CHECKING:
     from tests.faults.conftest import Player, Stage
 

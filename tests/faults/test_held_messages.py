@@ -14,6 +14,8 @@ import pytest
 from fedquilt_common.wire.transport import Deliver, Incoming, MqttMessage
 from fedquilt_server.round.events import Event, Replied
 
+pytestmark = pytest.mark.quick
+
 if TYPE_CHECKING:
     from tests.faults.conftest import Stage
 

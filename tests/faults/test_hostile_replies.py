@@ -16,6 +16,8 @@ from fedquilt_common.wire.messages import FailedMessage
 from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Topics
 
+pytestmark = pytest.mark.quick
+
 if TYPE_CHECKING:
     from tests.faults.conftest import Parcel, Player, Stage
 

@@ -21,6 +21,8 @@ from fedquilt_common.wire.messages import SumHeader
 from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_server.round.events import Replied
 
+pytestmark = pytest.mark.quick
+
 if TYPE_CHECKING:
     from tests.faults.conftest import Parcel, Player, Stage
 

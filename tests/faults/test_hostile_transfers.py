@@ -12,6 +12,8 @@ from fedquilt_common.wire.messages import MissingMessage
 from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Topics
 
+pytestmark = pytest.mark.quick
+
 if TYPE_CHECKING:
     from tests.faults.conftest import Player, Stage
 

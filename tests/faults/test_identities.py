@@ -25,6 +25,8 @@ from fedquilt_common.wire.transport import Connected, Incoming
 from fedquilt_server.simulate.mosquitto import broker_command, free_port
 from fedquilt_server.tools.bench import bench_experiment
 
+pytestmark = pytest.mark.quick
+
 FEDERATION = "lab"
 TOPICS = Topics(FEDERATION)
 

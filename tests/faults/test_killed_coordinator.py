@@ -23,6 +23,8 @@ from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.transport import Connected, Deliver, Transport
 from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
 
+pytestmark = pytest.mark.quick
+
 if TYPE_CHECKING:
     from tests.faults.conftest import Player, Stage
 

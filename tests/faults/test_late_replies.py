@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.wire.messages import AgentPresence, ReceiptMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_server.round.states import RunState
+
+pytestmark = pytest.mark.quick
 
 if TYPE_CHECKING:
     from tests.faults.conftest import Player, Stage

@@ -15,6 +15,8 @@ from fedquilt_server.history.log_files import read_events
 from fedquilt_server.round.events import Joined, Left, Rejected
 from fedquilt_server.status import health
 
+pytestmark = pytest.mark.quick
+
 if TYPE_CHECKING:
     from tests.faults.conftest import Parcel, Player, Stage
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from fedquilt_common.wire.messages import AgentPresence, MissingMessage
 from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Topics
+
+pytestmark = pytest.mark.quick
 
 if TYPE_CHECKING:
     from tests.faults.conftest import Player, Stage

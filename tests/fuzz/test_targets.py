@@ -47,6 +47,7 @@ def test_every_target_has_valid_inputs() -> None:
     assert all(any(path.name.startswith("valid") for path in folder.iterdir()) for folder in CORPUS.iterdir())
 
 
+@pytest.mark.long
 def test_a_failure_is_saved_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An input that takes more memory than the limit fails, and can be run again."""
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[2]}")

@@ -22,12 +22,14 @@ FAST = [case for case in NOISE if case["target_epsilon"] < 20]
 """The others take the PRV accountant seconds each."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", NOISE[::5])
 def test_the_noise_of_a_budget_with_rdp(case: Any) -> None:
     found = solve_noise([], case["target_epsilon"], case["delta"], case["sample_rate"], case["steps"], "rdp")
     assert found == pytest.approx(case["rdp"], rel=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", FAST[::12])
 def test_the_noise_of_a_budget_with_prv(case: Any) -> None:
     found = solve_noise([], case["target_epsilon"], case["delta"], case["sample_rate"], case["steps"], "prv")

@@ -63,6 +63,7 @@ def skip_without_packages(result: subprocess.CompletedProcess[str]) -> None:
         pytest.skip(f"needs Debian's packages: check the network ({result.stderr.strip().splitlines()[0]})")
 
 
+@pytest.mark.long
 @needs_apt
 def test_mosquitto_is_unpacked_without_rights_and_runs(place: Path) -> None:
     result = run(place, "scripts/mosquitto.sh", "venv", FEDQUILT_PRIVATE_MOSQUITTO="1")
@@ -75,6 +76,7 @@ def test_mosquitto_is_unpacked_without_rights_and_runs(place: Path) -> None:
     assert (again.returncode, again.stdout) == (0, ""), "a second time there is nothing to do"
 
 
+@pytest.mark.long
 @needs_apt
 @pytest.mark.skipif(
     not Path("/usr/bin/python3").exists(), reason="/usr/bin/python3 is not installed: sudo apt-get install python3"

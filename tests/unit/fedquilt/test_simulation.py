@@ -99,6 +99,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_the_children_and_reaches_the_caller(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", INTERRUPTED.format(experiment=UNTRAINED)]
     pipe = subprocess.PIPE

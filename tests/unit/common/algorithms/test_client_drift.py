@@ -119,6 +119,7 @@ def test_two_rounds_of_scaffold_by_hand(server_lr: float) -> None:
     assert [board.memory["w"][0] for board in boards] == pytest.approx(own, rel=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("option", ["I", "II"])
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_scaffold_finds_the_common_optimum_that_fedavg_misses(option: str, momentum: float) -> None:
@@ -186,6 +187,7 @@ def test_fednova_by_hand() -> None:
     assert merged.arrays["mean"][0] == 3.0  # a buffer: the mean by samples
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
 def test_fednova_finds_the_common_optimum_although_clients_make_different_numbers_of_steps(momentum: float) -> None:
     """The paper's objective inconsistency: FedAvg serves the client with more steps."""
@@ -223,6 +225,7 @@ def test_q_fedavg_by_hand(q: float) -> None:
     assert model(play(make("qfedavg", q=q), clients(), 1, start=w)) == pytest.approx(w - numerator / denominator)
 
 
+@pytest.mark.long
 def test_a_greater_q_makes_losses_more_even() -> None:
     def spread(q: float) -> float:
         w = model(play(make("qfedavg", q=q), clients(), 60))

@@ -74,6 +74,7 @@ def test_outputs(name: str) -> None:
     assert outputs.dtype == np.float32
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_training_lowers_the_loss_and_has_the_same_bits_again(name: str) -> None:
     one, data = learner(name, epochs=6, optimiser="adam", lr=0.003), samples(name)

@@ -40,6 +40,7 @@ def of(name: str, width: float = 1.0, **training: Any) -> Estimate:
     return memory_to_train(plan(name), prefix(plan(name).anatomy, width, "ceil"), asked)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which reports the peak memory of a process")
 @pytest.mark.parametrize(
     ("model", "width", "batch", "precision"),

@@ -150,6 +150,7 @@ def test_a_central_training_is_audited_too(tmp_path: Path) -> None:
     assert (report.algorithm, report.attacks[0].members) == ("central", 120)
 
 
+@pytest.mark.long
 def test_private_runs_have_private_shadows(overfitted: Path) -> None:
     needs("opacus", "needs the extra dp")
     bench = AuditBench(load_experiment(overfitted / "experiment.yaml"))
