@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Creates the virtual environment and installs everything that fedquilt needs. It is safe to run again.
-# Usage: setup.sh VENV EXTRA       EXTRA is server, client, dev or docs (see pyproject.toml)
+# Usage: setup.sh VENV EXTRA       EXTRA is server, client, dev or docs, or some of them with commas (see pyproject.toml)
 # Needs the network. Exit codes: 2 no suitable Python, 3 no broker, 4 pip could not install the packages.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

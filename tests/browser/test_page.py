@@ -171,7 +171,7 @@ def test_the_quilt_shows_channels_and_boards(visit: Visit) -> None:
 
 def test_a_run_that_trains_whole_models_has_an_empty_quilt(browser: Any) -> None:
     with visit_page(browser, running(coverage=None)) as visit:
-        visit.expect("quilt-empty", "No reply that counts")
+        visit.expect("quilt-empty", "No client has trained a sub-model yet")
 
 
 # Events and texts

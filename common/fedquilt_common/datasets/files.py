@@ -35,12 +35,13 @@ def dataset_folder(folder: Path | None, name: str) -> Path:
     inner = FOLDERS.get(name, name)
     if folder is None:
         raise DataUnavailableError(
-            f"the data set '{name}' needs a folder of data sets; set FEDQUILT_DATA to the one that holds '{inner}/'"
+            f"the data set '{name}' needs a folder of data sets; set FEDQUILT_DATA to the one that holds '{inner}/', or "
+            f"to a new folder and run `fedquilt data get {name}`"
         )
     if not (folder / inner).is_dir():
         raise DataUnavailableError(
-            f"{folder / inner}: there is no such folder; put the files of '{name}' there, or set "
-            f"FEDQUILT_DATA to the folder that holds '{inner}/'"
+            f"{folder / inner}: there is no such folder; run `fedquilt data get {name}`, put the files of '{name}' "
+            f"there, or set FEDQUILT_DATA to the folder that holds '{inner}/'"
         )
     return folder / inner
 

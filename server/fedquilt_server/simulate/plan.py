@@ -11,6 +11,7 @@ from pathlib import Path
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment, dump_experiment
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
+from fedquilt_server.runs.other_experiment import name_other_experiment
 from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.simulate.mosquitto import free_port
 from fedquilt_server.simulate.remote import AgentHosts, SecureListener
@@ -126,7 +127,7 @@ def make_plan(
         )
     before = inspect_folder(folder)
     if before.experiment is not None and before.experiment != dump_experiment(experiment):
-        raise RunFolderError(f"{folder} holds a run of another experiment: choose another --out")
+        raise RunFolderError(f"{name_other_experiment(folder, before.experiment, experiment)}: choose another --out")
     if before.finished:
         raise RunFolderError(f"{folder} holds a finished run: read its result.json, or choose another --out")
     return SimulationPlan(experiment, folder, port or free_port(), broker, free_port(), linger, python_path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -69,7 +71,13 @@ def summary_lines(result: Result, folder: Path, restarts: Mapping[str, int]) -> 
         yield "restarts", ", ".join(f"{name} {count}" for name, count in restarted.items())
     yield "run folder", str(folder)
     if rows:
-        yield "more", f"fedquilt report {shlex.quote(str(folder))}"
+        yield "more", shlex.join([_program(), "report", str(folder)])
+
+
+def _program() -> str:
+    """Return how to start ``fedquilt`` again: its path, as typed, if no folder of PATH has it."""
+    typed = sys.argv[0]
+    return typed if shutil.which("fedquilt") is None and Path(typed).name == "fedquilt" else "fedquilt"
 
 
 def _scores(rows: Sequence[RoundResult]) -> Iterator[tuple[str, str]]:
@@ -104,7 +112,7 @@ def _times(rows: Sequence[RoundResult]) -> str:
     whole = sum(row.seconds for row in rows)
     a_round = median_or_none(row.seconds for row in rows)
     training = sum(row.train_seconds for row in rows) / whole if whole else 0.0
-    return f"{len(rows)} in {duration(whole)}, {duration(a_round)} a round, {training:.0%} of it training"
+    return f"{len(rows)} in {duration(whole)} (median {duration(a_round)}), {training:.0%} of it training"
 
 
 def _traffic(rows: Sequence[RoundResult]) -> str:

@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment, dump_experiment
 from fedquilt_common.experiment_file import Override, make_experiment
-from fedquilt_common.files.yaml_text import load_yaml
+from fedquilt_server.runs.other_experiment import name_other_experiment
 from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.sweep.axes import SweepAxis, Variation, combine
 from fedquilt_server.sweep.manifest import (
@@ -25,7 +25,6 @@ from fedquilt_server.sweep.manifest import (
 from fedquilt_server.sweep.sweep_file import SweepSource
 
 _OTHER_FOLDER: Final = "choose another --out"
-_SHOWN_CHANGES: Final = 3
 
 
 @dataclass(frozen=True)
@@ -177,25 +176,7 @@ def _folder_problem(run: PlannedRun) -> str:
         return ""  # this run alone fails, and names the damage
     if before is None or before == dump_experiment(run.experiment):
         return ""
-    changes = "; ".join(_changes(load_yaml(before, str(run.folder)), run.experiment.model_dump(mode="json")))
-    return f"{run.folder} holds a run of another experiment ({changes}): {_OTHER_FOLDER}, or delete that folder"
-
-
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Name the first keys that differ, with both values."""
-    old, new = _flatten(before), _flatten(now)
-    keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-    shown = [f"{key} was {old.get(key)!r} and is {new.get(key)!r}" for key in keys[:_SHOWN_CHANGES]]
-    return [*shown, *([f"{len(keys) - _SHOWN_CHANGES} more keys"] if len(keys) > _SHOWN_CHANGES else [])]
-
-
-def _flatten(value: Any, path: str = "") -> dict[str, Any]:
-    """Return the values of a nested structure by dotted key."""
-    if not isinstance(value, Mapping | list) or not value:
-        return {path: value}
-    items = value.items() if isinstance(value, Mapping) else enumerate(value)
-    inside = (_flatten(item, f"{path}.{key}" if path else str(key)) for key, item in items)
-    return {key: item for each in inside for key, item in each.items()}
+    return f"{name_other_experiment(run.folder, before, run.experiment)}: {_OTHER_FOLDER}, or delete that folder"
 
 
 def _first_state(run: PlannedRun, before: SweptRun | None) -> SweptRun:

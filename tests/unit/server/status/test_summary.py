@@ -37,7 +37,7 @@ def test_it_is_short_and_a_narrow_terminal_loses_nothing(
         "n: fedavg on digits, seed 1: finished",
         "  accuracy    0.5000 (best 0.7500 in round 1)",
         "  loss        0.7500 (lowest 0.5000 in round 1)",
-        "  rounds      2 in 4.00 s, 2.00 s a round, 50% of it training",
+        "  rounds      2 in 4.00 s (median 2.00 s), 50% of it training",
         "  traffic     1.5 MB down, 0 B up",
         "  replies     7 accepted, 1 late",
         "  restarts    pi 2",
