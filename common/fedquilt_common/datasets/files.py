@@ -35,8 +35,8 @@ def dataset_folder(folder: Path | None, name: str) -> Path:
     inner = FOLDERS.get(name, name)
     if folder is None:
         raise DataUnavailableError(
-            f"the data set '{name}' needs a folder of data sets; set FEDQUILT_DATA to the one that holds '{inner}/', or "
-            f"to a new folder and run `fedquilt data get {name}`"
+            f"the data set '{name}' needs a folder of data sets; set FEDQUILT_DATA to the one that holds '{inner}/', "
+            f"or to a new folder and run `fedquilt data get {name}`"
         )
     if not (folder / inner).is_dir():
         raise DataUnavailableError(

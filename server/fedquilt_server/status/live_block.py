@@ -10,8 +10,9 @@ from rich.live import Live
 from rich.text import Text
 
 from fedquilt_server.status.console import ERROR_CONSOLE
-from fedquilt_server.status.run_lines import HistoryDigest, LineName, choose_lines, fit, run_lines, whole_duration
+from fedquilt_server.status.run_lines import HistoryDigest, LineName, choose_lines, fit, run_lines
 from fedquilt_server.status.snapshot import Snapshot
+from fedquilt_server.status.units import whole_duration
 
 
 class LiveBlock:

@@ -22,7 +22,7 @@ from fedquilt_server.status.scores import (
     seconds_left,
 )
 from fedquilt_server.status.snapshot import ENDED, Snapshot
-from fedquilt_server.status.units import duration, traffic
+from fedquilt_server.status.units import duration, traffic, whole_duration
 from fedquilt_server.status.waiting import describe_waiting
 
 LineName = Literal["title", "round", "time", "scores", "waiting", "problem"]
@@ -175,11 +175,6 @@ def time_parts(snapshot: Snapshot, digest: HistoryDigest, now: float, elapsed: f
         *(f"budget {use.text}" for use in snapshot.budget),
         *digest.traffic,
     ]
-
-
-def whole_duration(seconds: float) -> str:
-    """Format a duration that changes all the time: without fractions of a second."""
-    return duration(seconds) if seconds >= 60 else f"{max(seconds, 0):.0f} s"
 
 
 def _traffic_parts(history: Sequence[RoundResult]) -> Sequence[str]:

@@ -63,6 +63,11 @@ def duration(seconds: float | None) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def whole_duration(seconds: float) -> str:
+    """Format a duration that changes all the time: without fractions of a second."""
+    return duration(seconds) if seconds >= 60 else f"{max(seconds, 0):.0f} s"
+
+
 def time_text(at: float | None) -> str | None:
     """Return a Unix time as date and time in UTC; None if it is unknown or impossible."""
     try:

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from fedquilt_server.runs.begun_mark import read_mark
 from fedquilt_server.status.console import ERROR_CONSOLE
-from fedquilt_server.status.run_lines import whole_duration
 from fedquilt_server.status.snapshot import Snapshot
+from fedquilt_server.status.units import whole_duration
 from fedquilt_server.status.wait_reporter import WaitReporter
 from fedquilt_server.status.waiting import describe_waiting
 from fedquilt_server.sweep.manifest import SweptRun, SweptStatus

@@ -9,9 +9,9 @@ from typing import Final
 from rich.text import Text
 
 from fedquilt_server.status.problems import board_health, sort_worst_first
-from fedquilt_server.status.run_lines import fit, whole_duration
+from fedquilt_server.status.run_lines import fit
 from fedquilt_server.status.snapshot import BoardStatus, HealthState
-from fedquilt_server.status.units import memory
+from fedquilt_server.status.units import memory, whole_duration
 from fedquilt_server.status.waiting import ranges
 
 LEAST_IMPORTANT: Final = ("power", "seen", "temperature", "memory", "training", "clients")

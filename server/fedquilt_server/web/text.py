@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 
 from fedquilt_common.learning_tasks.metrics import Metric
-from fedquilt_server.status.units import DASH, duration, energy, memory, number, percent, time_text, traffic
+from fedquilt_server.status.units import (
+    DASH,
+    duration,
+    energy,
+    memory,
+    number,
+    percent,
+    time_text,
+    traffic,
+    whole_duration,
+)
 from fedquilt_server.status.waiting import ranges
 
 
@@ -48,6 +58,7 @@ FILTERS = {
     "clock": clock,
     "count": count,
     "duration": duration,
+    "whole_duration": whole_duration,
     "energy": energy,
     "memory": memory,
     "metric": metric_text,

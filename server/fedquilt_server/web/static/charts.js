@@ -39,8 +39,8 @@ function axis(extra) {
 
 function xAxis() {
   const whole = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000];
-  const steps = against === "round" ? { incrs: whole } : {};
-  return axis({ ...steps, space: 60, size: 30, values: (u, ticks) => ticks.map(X[against].tick) });
+  const steps = against === "round" ? { incrs: whole, space: 40 } : { space: 60 };
+  return axis({ ...steps, size: 30, values: (u, ticks) => ticks.map(X[against].tick) });
 }
 
 // --- one chart ------------------------------------------------------------------------------------------------
