@@ -185,6 +185,7 @@ def test_a_run_has_its_page(run: str, phase: str, words: str, browser: Any, serv
     with open_page(browser, server, f"runs/{run}/") as page:
         sync_api.expect(page.get_by_test_id("phase")).to_have_text(phase)
         sync_api.expect(page.get_by_test_id("live")).to_have_text("from files" if phase == "training" else "ended")
+        assert page.get_by_test_id("replies").count() == (phase == "training")  # its files do not tell of the others
         if words:
             sync_api.expect(page.get_by_test_id("problem")).to_contain_text(words)
         if phase != "damaged":

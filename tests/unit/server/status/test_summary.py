@@ -46,6 +46,14 @@ def test_it_is_short_and_a_narrow_terminal_loses_nothing(
     ]
 
 
+def test_the_hint_works_where_no_folder_of_path_has_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.argv", [".venv/bin/fedquilt", "demo"])
+    assert printed(result({}), capsys)[-1] == "  more        .venv/bin/fedquilt report runs/a-long-name"
+
+
 def test_both_accuracies_stand_below_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(result({"accuracy": 0.5, "global_accuracy": 0.5, "personal_accuracy": 0.75}), capsys)
     assert [line.split()[:2] for line in lines[1:3]] == [["global", "0.5000"], ["personal", "0.7500"]]
