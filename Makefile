@@ -15,7 +15,7 @@ help: ## Show this list
 
 # Stamp files record what is installed in the environment, so that nothing is installed twice. [dev] includes [server].
 $(VENV)/.has-server: pyproject.toml constraints.txt
-	PYTHON="$(PYTHON)" scripts/setup.sh "$(VENV)" server,report
+	PYTHON="$(PYTHON)" scripts/setup.sh "$(VENV)" server,report,data
 	@touch $@
 
 $(VENV)/.has-dev: pyproject.toml constraints.txt

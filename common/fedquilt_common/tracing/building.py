@@ -21,10 +21,11 @@ _FACTS: Final = frozenset({
 def build_on_meta(build: Callable[[], nn.Module]) -> nn.Module:
     """Build the module without its numbers if the factory allows that; else build the real one.
 
-    Nothing is filled: for some layers, torch would load its compiler to fill a tensor without numbers.
+    Parameters without numbers are not filled: for some layers, torch would load its compiler for that. Nor does torch
+    check the arguments of ``torch.nn.init`` then.
     """
     try:
-        with torch.device("meta"), _SkipInitialValues():
+        with torch.device("meta"), _SkipInitialValues(only_meta=True):
             return build()
     except Exception:  # a factory that reads its numbers; a wrong one raises again without the meta device
         return build()
@@ -50,10 +51,15 @@ def build_to_load(build: Callable[[], nn.Module]) -> nn.Module:
 
 
 class _SkipInitialValues(TorchFunctionMode):
-    """Leave parameters as they are when something would fill them, and notice when something reads them."""
+    """Leave parameters as they are when something would fill them, and notice when something reads them.
 
-    def __init__(self) -> None:
+    Args:
+        only_meta: fill those that the factory makes with numbers.
+    """
+
+    def __init__(self, *, only_meta: bool = False) -> None:
         super().__init__()
+        self._only_meta = only_meta
         self._skipped: dict[int, nn.Parameter] = {}
         self._was_read = False
 
@@ -66,12 +72,19 @@ class _SkipInitialValues(TorchFunctionMode):
     ) -> Any:
         given = kwargs or {}
         target = args[0] if args else given.get("tensor")
-        if isinstance(target, nn.Parameter) and given.get("generator") is None and _fills(func):
+        if isinstance(target, nn.Parameter) and given.get("generator") is None and self._skips(func, target):
             self._skipped[id(target)] = target
             return target
         if func not in _FACTS and any(id(one) in self._skipped for one in _flatten((*args, *given.values()))):
             self._was_read = True
         return func(*args, **given)
+
+    def _skips(self, func: Any, target: nn.Parameter) -> bool:
+        if self._only_meta and not target.is_meta:
+            return False
+        if func in _FILLS:  # torch refuses to change a parameter in place while it records gradients
+            return not (torch.is_grad_enabled() and target.requires_grad)
+        return getattr(func, "__module__", "") == nn.init.__name__
 
 
 def _flatten(values: Iterable[Any]) -> Iterator[Any]:
@@ -81,7 +94,3 @@ def _flatten(values: Iterable[Any]) -> Iterator[Any]:
             yield from _flatten(value)
         else:
             yield value
-
-
-def _fills(func: Any) -> bool:
-    return func in _FILLS or getattr(func, "__module__", "") == nn.init.__name__

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedquilt_common.models import build_model
-from fedquilt_common.tracing.building import build_to_load
+from fedquilt_common.tracing.building import build_on_meta, build_to_load
 
 
 @pytest.mark.parametrize("name", ["mlp", "convnet", "resnet18", "preact-resnet18", "mobilenet-v2", "vgg16"])
@@ -79,6 +79,26 @@ def test_what_depends_on_initial_values_is_as_in_a_usual_build(extra: Callable[[
     found = build_to_load(lambda: Model(extra))
     assert torch.equal(torch.get_rng_state(), after)
     assert tensors_of(found) == tensors_of(expected)
+
+
+def real(model: Model) -> float:
+    """Make a parameter that has numbers on the meta device, too, and read it."""
+    model.start = nn.Parameter(torch.empty(1, device="cpu"))
+    nn.init.constant_(model.start, 2.0)
+    return float(model.start.detach())
+
+
+def test_without_numbers_all_are_on_the_meta_device_except_what_the_factory_makes_with_numbers() -> None:
+    module = build_on_meta(lambda: Model(real))
+    assert module.weight.is_meta
+    assert module.bias.is_meta
+    assert module.extra == 2.0  # it can change what forward computes
+
+
+@pytest.mark.parametrize("build", [build_on_meta, build_to_load])
+def test_a_factory_that_torch_refuses_is_refused(build: Callable[[Callable[[], nn.Module]], nn.Module]) -> None:
+    with pytest.raises(RuntimeError, match="in-place operation"):
+        build(lambda: Model(lambda model: model.weight.normal_()))
 
 
 def tensors_of(module: nn.Module) -> list[object]:

@@ -1,0 +1,42 @@
+"""The sentence about a folder that holds the run of another experiment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedquilt_common.experiment.experiment import Experiment, dump_experiment
+from fedquilt_server.runs.other_experiment import name_other_experiment
+
+NOW = Experiment.model_validate(
+    {"name": "n", "data": {"set": "digits", "clients": 4}, "model": {"name": "mlp"}, "algorithm": {"name": "fedavg"}}
+)
+WHERE = "runs/x holds a run of another experiment"
+
+
+def changed(old: str, new: str) -> str:
+    text = dump_experiment(NOW)
+    assert text.count(old) == 1
+    return text.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("before", "named"),
+    [
+        (changed("rounds: 10\n", "rounds: 11\n"), " (rounds was 11 and is 10)"),
+        (changed("seed: 0\n", "seed: 0\nold: null\n"), " (old was null and is not set)"),
+        (changed("name: n\n", f"name: {'m' * 80}\n"), f' (name was "{"m" * 59}... and is "n")'),
+        (changed("name: n\n", "name: ftp://me:secret@h\n"), ' (name was another address and is "n")'),
+        (dump_experiment(NOW), ""),
+        ("seed: [", ""),
+        ("", ""),
+    ],
+)
+def test_what_differs_is_named_shortly_and_without_secrets(before: str, named: str) -> None:
+    assert name_other_experiment(Path("runs/x"), before, NOW) == WHERE + named
+
+
+def test_only_the_first_keys_are_named() -> None:
+    other = NOW.model_copy(update={"name": "o", "seed": 9, "rounds": 99, "evaluate_every": 7})
+    assert name_other_experiment(Path("runs/x"), dump_experiment(other), NOW).endswith("; 1 more keys)")
