@@ -5,7 +5,7 @@ import { fillGhostTable, ghosts, startGhosts } from "./ghosts.js";
 import { colour, onTheme, patternOf } from "./palette.js";
 
 const HEIGHT = 170;
-const MARKS_UP_TO = 40;
+const MARKS_UP_TO = 20;
 const NAMES = ["value", "loss", "traffic", "time", "energy"];
 const WITH_GHOSTS = ["value", "loss"];
 const charts = {};
@@ -39,7 +39,7 @@ function axis(extra) {
 
 function xAxis() {
   const whole = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000];
-  const steps = against === "round" ? { incrs: whole, space: (u, number, least, most) => (most < 10000 ? 40 : 60) } : { space: 60 };
+  const steps = against === "round" ? { incrs: whole, space: (u, number, least, most) => (most < 10000 ? 36 : 60) } : { space: 60 };
   return axis({ ...steps, size: 30, values: (u, ticks) => ticks.map(X[against].tick) });
 }
 
