@@ -68,8 +68,8 @@ LONG = ("browser", "e2e", "faults")
 """Folders whose tests are long, except those that are marked as quick."""
 WAITING = ("browser", "deploy", "e2e", "faults")
 """Folders whose tests mostly wait for processes and messages."""
-LONGEST = "test_ray.py"
-"""The file that takes minutes is the first, or everything would wait for it in the end."""
+HEAVIEST = "test_ray.py"
+"""The last file: Ray's many processes take more than twice as long beside other tests, and these beside them."""
 LAST_WAIT = 0.8
 """Where the last of them stands among all files, from 0 to 1."""
 
@@ -96,7 +96,7 @@ def spread_waiting(items: list[pytest.Item]) -> None:
     computing = [path for path in files if path not in waiting]
     places = {path: number / len(computing) for number, path in enumerate(computing)}
     places |= {path: LAST_WAIT * number / len(waiting) for number, path in enumerate(waiting)}
-    items.sort(key=lambda item: (item.path.name != LONGEST, places[item.path]))
+    items.sort(key=lambda item: (item.path.name == HEAVIEST, places[item.path]))
 
 
 def pytest_unconfigure() -> None:
