@@ -172,7 +172,7 @@ SERVER = {
     "ray_cluster": "provisioning runs simulate status",
     "fleet": "provisioning",
     "watch": "fleet library runs status",
-    "sinks": "library status",
+    "sinks": "status",
     "tools": "simulate status",
     "privacy_audit": "central history lab runs status",
     "replay": "central coordinator lab round runs status",

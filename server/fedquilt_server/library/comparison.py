@@ -20,7 +20,7 @@ from fedquilt_server.library.quantities import (
 from fedquilt_server.library.quantities import reach_target as reach
 from fedquilt_server.library.recorded_run import RecordedRun, total_cost
 from fedquilt_server.library.scales import CellKind, number_text, scale_of
-from fedquilt_server.library.settings import MISSING, differing_keys, flatten, show_value
+from fedquilt_server.status.settings import MISSING, differing_keys, flatten, show_value
 from fedquilt_server.status.units import DASH, time_text
 
 

@@ -18,9 +18,9 @@ from fedquilt_server.library.quantities import (
     read_number,
 )
 from fedquilt_server.library.recorded_run import RecordedRun
-from fedquilt_server.library.settings import Settings, compared, fingerprint, short_names
 from fedquilt_server.report.mean_deviation import MeanDeviation, mean_deviation
 from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.settings import Settings, compared, fingerprint, short_names
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ from fedquilt_server.library.quantities import (
 )
 from fedquilt_server.library.recorded_run import RecordedRun
 from fedquilt_server.library.scales import CellKind
-from fedquilt_server.library.settings import MISSING, Settings, same_value
 from fedquilt_server.report.groups import RunGroup, settings_of
 from fedquilt_server.report.mean_deviation import MeanDeviation, mean_deviation
 from fedquilt_server.report.table import Cell, Column, ReportTable
+from fedquilt_server.status.settings import MISSING, Settings, same_value
 from fedquilt_server.sweep.manifest import PublishedFigure, PublishedTable
 
 _TABLES = TypeAdapter(list[PublishedTable])

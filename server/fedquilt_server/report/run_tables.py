@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict
 from fedquilt_server.library.quantities import QUANTITIES, last_value
 from fedquilt_server.library.recorded_run import RecordedRun, total_cost
 from fedquilt_server.library.run_files import iterate_rows
-from fedquilt_server.library.settings import MISSING, differing_keys, show_value
 from fedquilt_server.report.groups import RunGroup, repeated_seeds
 from fedquilt_server.report.table import Column, ReportTable
+from fedquilt_server.status.settings import MISSING, differing_keys, show_value
 from fedquilt_server.status.units import time_text
 
 MOST_NAMED: Final = 5

@@ -75,11 +75,11 @@ class RunFolder:
         self.experiment = experiment
         self.path = path
         self._yaml = dump_experiment(experiment)
-        _check_folder(path, experiment, resume=resume)  # refuses at once, without waiting for the lock
+        _check_folder(path, self._yaml, resume=resume)  # refuses at once, without waiting for the lock
         with ExitStack() as undo:
             with report_disk_errors(path):
                 self._lock = undo.enter_context(lock_folder(path))
-                begun = _check_folder(path, experiment, resume=resume)  # another process may have had the lock
+                begun = _check_folder(path, self._yaml, resume=resume)  # another process may have had the lock
                 write_durably(path / "experiment.yaml", self._yaml)
             self.journal = undo.enter_context(closing(Journal(path / JOURNAL)))
             check_mark(path, path / JOURNAL, self.journal.meta("run"), self._last_round())
@@ -147,7 +147,7 @@ class RunFolder:
         return run, epoch, started
 
 
-def _check_folder(path: Path, experiment: Experiment, *, resume: bool) -> bool:
+def _check_folder(path: Path, yaml: str, *, resume: bool) -> bool:
     """Return whether the folder's run has begun.
 
     Raises:
@@ -156,6 +156,6 @@ def _check_folder(path: Path, experiment: Experiment, *, resume: bool) -> bool:
     before = inspect_folder(path)
     if before.begun and not resume:
         raise RunFolderError(f"{path} already holds a run: resume it with --resume, or choose another --out")
-    if before.experiment is not None and before.experiment != dump_experiment(experiment):
-        raise RunFolderError(f"{name_other_experiment(path, before.experiment, experiment)}: choose another --out")
+    if before.experiment is not None and before.experiment != yaml:
+        raise RunFolderError(f"{name_other_experiment(path, before.experiment, yaml)}: choose another --out")
     return before.begun

@@ -125,9 +125,9 @@ def make_plan(
             "data.delivery = own: the agents that `simulate` starts have no samples of their own; run `fedquilt "
             "coordinator`, and `fedquilt agent --data CLIENT=FILE` on each board"
         )
-    before = inspect_folder(folder)
-    if before.experiment is not None and before.experiment != dump_experiment(experiment):
-        raise RunFolderError(f"{name_other_experiment(folder, before.experiment, experiment)}: choose another --out")
+    before, yaml = inspect_folder(folder), dump_experiment(experiment)
+    if before.experiment is not None and before.experiment != yaml:
+        raise RunFolderError(f"{name_other_experiment(folder, before.experiment, yaml)}: choose another --out")
     if before.finished:
         raise RunFolderError(f"{folder} holds a finished run: read its result.json, or choose another --out")
     return SimulationPlan(experiment, folder, port or free_port(), broker, free_port(), linger, python_path)

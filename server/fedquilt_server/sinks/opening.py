@@ -13,10 +13,10 @@ import typer
 
 from fedquilt_common.errors import ExperimentError, PackageMissingError
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_server.library.settings import flatten
 from fedquilt_server.sinks.feeder import SinkFeeder
 from fedquilt_server.sinks.sink import Sink
 from fedquilt_server.status.console import print_message
+from fedquilt_server.status.settings import flatten
 from fedquilt_server.status.snapshot import Snapshot
 
 TensorBoard = Annotated[

@@ -174,9 +174,10 @@ def _folder_problem(run: PlannedRun) -> str:
         before = inspect_folder(run.folder).experiment
     except RunFolderError:
         return ""  # this run alone fails, and names the damage
-    if before is None or before == dump_experiment(run.experiment):
+    now = dump_experiment(run.experiment)
+    if before is None or before == now:
         return ""
-    return f"{name_other_experiment(run.folder, before, run.experiment)}: {_OTHER_FOLDER}, or delete that folder"
+    return f"{name_other_experiment(run.folder, before, now)}: {_OTHER_FOLDER}, or delete that folder"
 
 
 def _first_state(run: PlannedRun, before: SweptRun | None) -> SweptRun:

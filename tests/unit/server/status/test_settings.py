@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedquilt_server.library.settings import compared, differing_keys, fingerprint, flatten, short_names
+from fedquilt_server.status.settings import compared, differing_keys, fingerprint, flatten, short_names
 
 VALUES = st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.text(max_size=3))
 SETTINGS = st.dictionaries(st.sampled_from(["algorithm.name", "data.set", "a.b", "c"]), VALUES, max_size=4)
