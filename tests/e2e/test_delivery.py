@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -104,14 +105,18 @@ class Session:
         return hashlib.sha256((self.folder / "global.safetensors").read_bytes()).hexdigest()
 
 
+def set_data_folder(folder: str | None) -> None:
+    """Let this process find data sets in the folder, or in none."""
+    os.environ.pop(datasets.FOLDER_VARIABLE, None)
+    if folder:
+        os.environ[datasets.FOLDER_VARIABLE] = folder
+
+
 def board(port: int, state: Path, own: Mapping[int, str] | None = None) -> AbstractContextManager[object]:
     """A process with an agent that hosts both clients, in one training process."""
     options = ["--broker", f"mqtt://127.0.0.1:{port}", "--federation", FEDERATION, "--state", str(state / "board")]
     options += [word for client, path in (own or {}).items() for word in ("--data", f"{client}={path}")]
-    folder = os.environ.get(datasets.FOLDER_VARIABLE)
-    set_folder = f"import os; os.environ.pop({datasets.FOLDER_VARIABLE!r}, None)"
-    if folder:
-        set_folder = f"import os; os.environ[{datasets.FOLDER_VARIABLE!r}] = {folder!r}"
+    set_folder = partial(set_data_folder, os.environ.get(datasets.FOLDER_VARIABLE))
     return warm.running("agent", "--id", "board", "--clients", "0-1", *options, where=state, before=set_folder)
 
 

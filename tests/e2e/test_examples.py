@@ -7,9 +7,12 @@ import importlib
 import json
 import os
 import re
+import runpy
+import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -68,11 +71,16 @@ def test_without_momentum_fedavgm_is_fedavg(monkeypatch: pytest.MonkeyPatch) -> 
     assert not np.allclose(merged, model["weight"])
 
 
+def run_script(path: Path) -> NoReturn:
+    """Run a script as the program of this process."""
+    runpy.run_path(str(path), run_name="__main__")
+    sys.exit()
+
+
 def test_the_notebook_runs_cell_by_cell(tmp_path: Path) -> None:
     text = (EXAMPLES / "notebook.py").read_text()
     assert text.count("\n# %% ") >= 4
-    run = f"import runpy, sys; runpy.run_path({str(EXAMPLES / 'notebook.py')!r}, run_name='__main__'); sys.exit()"
-    done = warm.fedquilt(where=tmp_path, before=run, patience=PATIENCE)
+    done = warm.fedquilt(where=tmp_path, before=partial(run_script, EXAMPLES / "notebook.py"), patience=PATIENCE)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stdout.splitlines()
     predicted, true = (json.loads(line.partition(":")[2]) for line in lines if line.startswith(("predicted", "true")))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from unittest import mock
+
+from tests.support import warm
 
 from fedquilt_common.privacy import accountant
 
-FEW_ORDERS = "from opacus.accountants import RDPAccountant; RDPAccountant.DEFAULT_ALPHAS = [*range(2, 64)]"
-"""Python for a process that a test starts."""
+FEW_ORDERS = partial(warm.assign, "opacus.accountants:RDPAccountant.DEFAULT_ALPHAS", [*range(2, 64)])
+"""For ``before`` of a process that a test starts."""
 
 
 @contextmanager

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +30,21 @@ from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_l
 EXPERIMENTS = Path(__file__).parents[2] / "deploy" / "experiments"
 FEDQUILT = (sys.executable, "-m", "fedquilt_common.cli")
 PATIENCE = 150.0
-HURRY = "from fedquilt_server.simulate import process_specs; process_specs.STALL_SECONDS = 1.0"
-"""Python for ``before``: a simulation in which too many clients failed ends after 1 s instead of 10."""
+HURRY = partial(warm.assign, "fedquilt_server.simulate.process_specs:STALL_SECONDS", 1.0)
+"""For ``before``: a simulation in which too many clients failed ends after 1 s instead of 10."""
 
 
 def simulating(
-    experiment: Path, folder: Path, *options: str, before: str = "", **environment: str
+    experiment: Path, folder: Path, *options: str, before: Callable[[], object] | None = None, **environment: str
 ) -> contextlib.AbstractContextManager[warm.WarmCommand]:
-    """Start ``fedquilt simulate``, after the Python in ``before``; ends it with the block."""
+    """Start ``fedquilt simulate``, after a call of ``before``; ends it with the block."""
     words = ("simulate", str(experiment), "--out", str(folder / "run"), "--json", *options)
     return warm.running(*words, where=folder, before=before, environment=environment)
 
 
 def simulate(experiment: Path, folder: Path, *options: str, **environment: str) -> dict[str, Any]:
     """Run ``fedquilt simulate``; returns the result that it prints, the same as in its folder."""
-    with simulating(experiment, folder, *options, **environment) as running:
+    with simulating(experiment, folder, *options, before=None, **environment) as running:
         done = running.finish(PATIENCE)
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, Any] = json.loads(done.stdout)

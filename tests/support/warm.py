@@ -21,7 +21,7 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -64,14 +64,17 @@ class WarmCommand:
 
 @contextlib.contextmanager
 def running(
-    *arguments: str, where: Path, before: str = "", environment: Mapping[str, str] | None = None
+    *arguments: str,
+    where: Path,
+    before: Callable[[], object] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[WarmCommand]:
     """Start the command; kills it at the end of the block.
 
     Args:
         *arguments: the words after ``fedquilt``.
         where: the folder that it runs in.
-        before: Python that is executed first in its process.
+        before: what its process calls first, such as ``assign``; it must be possible to pickle it.
         environment: variables to set.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -89,13 +92,20 @@ def running(
 def fedquilt(
     *arguments: str,
     where: Path,
-    before: str = "",
+    before: Callable[[], object] | None = None,
     environment: Mapping[str, str] | None = None,
     patience: float = PATIENCE,
 ) -> subprocess.CompletedProcess[str]:
     """Run the command to its end, as ``running`` starts it."""
     with running(*arguments, where=where, before=before, environment=environment) as command:
         return command.finish(patience)
+
+
+def assign(place: str, value: object) -> None:
+    """Set an attribute of a module or class, named as ``a.module:attribute`` or ``a.module:Class.attribute``."""
+    module, _, names = place.partition(":")
+    *owners, name = names.split(".")
+    setattr(reduce(getattr, owners, importlib.import_module(module)), name, value)
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -193,7 +203,11 @@ def _forget_packages() -> None:
 
 
 def _command(
-    arguments: tuple[str, ...], where: Path, before: str, environment: Mapping[str, str], streams: tuple[Path, Path]
+    arguments: tuple[str, ...],
+    where: Path,
+    before: Callable[[], object] | None,
+    environment: Mapping[str, str],
+    streams: tuple[Path, Path],
 ) -> None:
     os.chdir(where)
     for stream, path in enumerate(streams, 1):
@@ -202,7 +216,8 @@ def _command(
     warnings.simplefilter("error")
     subprocess.Popen = ForkedProgram  # type: ignore[assignment,misc]
     _enter(arguments, environment)
-    exec(before, {})  # noqa: S102 - text of the tests, which `python -c` would run in a process of its own
+    if before is not None:
+        before()
     from fedquilt_common.cli import main
 
     main()

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support import warm
@@ -16,13 +21,16 @@ from fedquilt_common import __version__, cli, errors
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.experiment.agent_config import AgentConfig
 from fedquilt_common.experiment_file import load_experiment
+from fedquilt_server.coordinator.coordinator import Coordinator
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.simulate.mosquitto import free_port
 
 EXPERIMENT = Path(__file__).parents[3] / "deploy" / "experiments" / "digits-fedavg.yaml"
 
 
-def fedquilt(*arguments: str, where: Path, before: str = "") -> subprocess.CompletedProcess[str]:
+def fedquilt(
+    *arguments: str, where: Path, before: Callable[[], object] | None = None
+) -> subprocess.CompletedProcess[str]:
     done = warm.fedquilt(*arguments, where=where, before=before)
     assert "Traceback" not in done.stderr
     return done
@@ -127,7 +135,7 @@ def test_an_absent_experiment_is_named(tmp_path: Path) -> None:
 
 
 def test_a_coordinator_without_a_broker_names_the_address(tmp_path: Path) -> None:
-    hurry = "import fedquilt_server.coordinator.coordinator as c; c.CONNECT_SECONDS = 1.0"
+    hurry = partial(warm.assign, "fedquilt_server.coordinator.coordinator:CONNECT_SECONDS", 1.0)
     address = f"mqtt://127.0.0.1:{free_port()}"
     options = ("--broker", address, "--out", "run", "--no-page")
     done = fedquilt("coordinator", str(EXPERIMENT), *options, where=tmp_path, before=hurry)
@@ -136,15 +144,21 @@ def test_a_coordinator_without_a_broker_names_the_address(tmp_path: Path) -> Non
     assert "firewall" in done.stderr
 
 
+def stop_while_waiting() -> None:
+    """Let this process's coordinator get SIGTERM as soon as it waits for a broker, for which it would wait long."""
+    wait = Coordinator._await_broker
+
+    def stop_and_wait(*given: Any) -> object:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return wait(*given)
+
+    warm.assign("fedquilt_server.coordinator.coordinator:CONNECT_SECONDS", 1000.0)
+    warm.assign("fedquilt_server.coordinator.coordinator:Coordinator._await_broker", stop_and_wait)
+
+
 def test_a_coordinator_that_waits_for_a_broker_can_be_stopped(tmp_path: Path) -> None:
-    """It gets SIGTERM as soon as it waits, and would wait for the whole time of this test."""
-    wait = "import fedquilt_server.coordinator.coordinator as c; c.CONNECT_SECONDS = 1000.0"
-    stop = (
-        "wait = c.Coordinator._await_broker; "
-        "c.Coordinator._await_broker = lambda *args: (os.kill(os.getpid(), 15), wait(*args))[1]"
-    )
     options = ("--broker", f"mqtt://127.0.0.1:{free_port()}", "--out", "run", "--no-page")
-    done = fedquilt("coordinator", str(EXPERIMENT), *options, where=tmp_path, before=f"import os\n{wait}\n{stop}")
+    done = fedquilt("coordinator", str(EXPERIMENT), *options, where=tmp_path, before=stop_while_waiting)
     assert done.returncode == 143
 
 
@@ -202,7 +216,7 @@ def test_exit_codes_are_those_of_the_table() -> None:
 
 
 def test_a_simulation_with_a_broker_that_is_not_there_says_so(tmp_path: Path) -> None:
-    hurry = "import fedquilt_server.simulate.simulate as s; s.BROKER_SECONDS = 0.5"
+    hurry = partial(warm.assign, "fedquilt_server.simulate.simulate:BROKER_SECONDS", 0.5)
     done = fedquilt("demo", "--broker", "mqtt://127.0.0.1:1", "--out", "run", where=tmp_path, before=hurry)
     assert done.returncode == 3
     assert "127.0.0.1:1" in done.stderr

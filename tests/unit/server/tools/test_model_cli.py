@@ -77,8 +77,7 @@ def test_the_tables_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
 
 def shell(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Inspect a model in a process that finds modules in ``folder``."""
-    path = f"import sys; sys.path.insert(0, {str(folder)!r})"
-    return warm.fedquilt("model", "inspect", *arguments, where=folder, before=path)
+    return warm.fedquilt("model", "inspect", *arguments, where=folder, environment={"PYTHONPATH": str(folder)})
 
 
 OWN = """
