@@ -69,7 +69,7 @@ LONG = ("browser", "e2e", "faults")
 WAITING = ("browser", "deploy", "e2e", "faults")
 """Folders whose tests mostly wait for processes and messages."""
 HEAVIEST = "test_ray.py"
-"""The last file: Ray's many processes take more than twice as long beside other tests, and these beside them."""
+"""The last file: the many processes of Ray take more than twice as long beside other tests."""
 LAST_WAIT = 0.8
 """Where the last of them stands among all files, from 0 to 1."""
 

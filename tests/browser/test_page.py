@@ -30,6 +30,22 @@ PIXELS = """([selector, name]) => {
   return count;
 }"""
 
+# Keep the texts, and the widths of the rectangles, that the chart of the bytes draws from now on.
+RECORD_DRAWING = """() => {
+  window.drawn = { texts: [], widths: [] };
+  const pen = CanvasRenderingContext2D.prototype;
+  const { fillText, fillRect } = pen;
+  const isOurs = (one) => one.canvas.closest("#traffic-chart");
+  pen.fillText = function (text, ...rest) {
+    if (isOurs(this)) window.drawn.texts.push(text);
+    return fillText.call(this, text, ...rest);
+  };
+  pen.fillRect = function (x, y, width, ...rest) {
+    if (isOurs(this)) window.drawn.widths.push(width);
+    return fillRect.call(this, x, y, width, ...rest);
+  };
+}"""
+
 
 def pixels(visit: Visit, selector: str, quantity: str) -> int:
     return int(visit.page.evaluate(PIXELS, [selector, quantity]))
@@ -43,6 +59,29 @@ def test_curves_are_drawn(visit: Visit) -> None:
         visit.wait_points(f"{chart}-chart", 20)
         assert pixels(visit, f"#{chart}-chart canvas", quantity) > 100, chart
         assert "in round 20" in (visit.test(f"{chart}-chart").get_attribute("aria-label") or "")
+
+
+def test_the_axis_names_every_ten_rounds_and_marks_do_not_merge(browser: Any) -> None:
+    history = [row(number) for number in range(1, 40)]
+    with visit_page(browser, running(history=history, round=40)) as visit:
+        visit.wait_points("traffic-chart", 39)
+        visit.page.evaluate(RECORD_DRAWING)
+        visit.store.update(history=[*history, row(40)])
+        visit.wait_points("traffic-chart", 40)
+        visit.page.wait_for_function("window.drawn.texts.length > 0")
+        drawn = visit.page.evaluate("window.drawn")
+    assert {"10", "20", "30", "40"} <= set(drawn["texts"])
+    assert 8 not in drawn["widths"], "the marks are squares of 8 pixels"
+
+
+def test_few_rounds_have_marks(browser: Any) -> None:
+    history = [row(number) for number in range(1, 10)]
+    with visit_page(browser, running(history=history, round=10)) as visit:
+        visit.wait_points("traffic-chart", 9)
+        visit.page.evaluate(RECORD_DRAWING)
+        visit.store.update(history=[*history, row(10)])
+        visit.wait_points("traffic-chart", 10)
+        visit.page.wait_for_function("window.drawn.widths.includes(8)")
 
 
 @pytest.mark.quick

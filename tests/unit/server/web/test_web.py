@@ -82,6 +82,11 @@ def test_what_is_not_known_is_a_dash(store: StatusStore, web: httpx.Client) -> N
     assert not re.search(r"nan|None|>0\.0", page, re.IGNORECASE)
 
 
+def test_the_time_that_is_left_has_no_fractions(store: StatusStore, web: httpx.Client) -> None:
+    store.update(history=[row(1).model_copy(update={"seconds": 0.34})])
+    assert "about 3 s left" in web.get("/").text  # of 2.72 s
+
+
 @pytest.mark.parametrize(
     ("phase", "awaited", "words"),
     [
