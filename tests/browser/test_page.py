@@ -6,10 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.support.example_runs import row, running
 from tests.support.visit import HOSTILE, Visit, sync_api, unexpected, visit_page
 
+from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import RunEvent
 from fedquilt_server.status.snapshot import BoardStatus, StatusStore
 from fedquilt_server.web.server import PageServer
@@ -30,12 +32,12 @@ PIXELS = """([selector, name]) => {
   return count;
 }"""
 
-# Keep the texts, and the widths of the rectangles, that the chart of the bytes draws from now on.
-RECORD_DRAWING = """() => {
+# Keep the texts, and the widths of the rectangles, that a chart draws from now on.
+RECORD_DRAWING = """(chart) => {
   window.drawn = { texts: [], widths: [] };
   const pen = CanvasRenderingContext2D.prototype;
   const { fillText, fillRect } = pen;
-  const isOurs = (one) => one.canvas.closest("#traffic-chart");
+  const isOurs = (one) => one.canvas.closest(chart);
   pen.fillText = function (text, ...rest) {
     if (isOurs(this)) window.drawn.texts.push(text);
     return fillText.call(this, text, ...rest);
@@ -65,7 +67,7 @@ def test_the_axis_names_every_ten_rounds_and_marks_do_not_merge(browser: Any) ->
     history = [row(number) for number in range(1, 40)]
     with visit_page(browser, running(history=history, round=40)) as visit:
         visit.wait_points("traffic-chart", 39)
-        visit.page.evaluate(RECORD_DRAWING)
+        visit.page.evaluate(RECORD_DRAWING, "#traffic-chart")
         visit.store.update(history=[*history, row(40)])
         visit.wait_points("traffic-chart", 40)
         visit.page.wait_for_function("window.drawn.texts.length > 0")
@@ -74,11 +76,45 @@ def test_the_axis_names_every_ten_rounds_and_marks_do_not_merge(browser: Any) ->
     assert 8 not in drawn["widths"], "the marks are squares of 8 pixels"
 
 
+UNITS = {"%": 1, "s": 1, "B": 1, "kB": 1e3, "MB": 1e6, "J": 1, "kJ": 1e3}
+
+
+def number_of(label: str) -> float:
+    number, unit = label.split(" ")
+    return float(number) * UNITS[unit]
+
+
+@pytest.mark.parametrize("factor", [0.002, 0.12, 1.0])
+@pytest.mark.parametrize(
+    ("chart", "fields"),
+    [("time", ["seconds", "train_seconds", "overhead_seconds"]), ("traffic", ["bytes_up", "bytes_down"]),
+     ("energy", ["joules"]), ("value", ["accuracy"])],
+)  # fmt: skip
+def test_labels_are_the_numbers_of_their_lines(chart: str, fields: list[str], factor: float, browser: Any) -> None:
+    """The lines of an axis have equal distances, so rounded labels would not."""
+
+    def scaled(number: int) -> RoundResult:
+        one = row(number)
+        return one.model_copy(update={field: factor * getattr(one, field) for field in fields})
+
+    history = [scaled(number) for number in range(1, 10)]
+    with visit_page(browser, running(history=history, round=10)) as visit:
+        visit.wait_points(f"{chart}-chart", 9)
+        visit.page.evaluate(RECORD_DRAWING, f"#{chart}-chart")
+        visit.store.update(history=[*history, scaled(10)])
+        visit.wait_points(f"{chart}-chart", 10)
+        visit.page.wait_for_function("window.drawn.texts.some((one) => one.includes(' '))")
+        texts = dict.fromkeys(one for one in visit.page.evaluate("window.drawn.texts") if " " in one)
+    values = sorted(number_of(one) for one in texts)
+    assert len(values) > 2
+    assert np.diff(values) == pytest.approx(values[1] - values[0])
+
+
 def test_few_rounds_have_marks(browser: Any) -> None:
     history = [row(number) for number in range(1, 10)]
     with visit_page(browser, running(history=history, round=10)) as visit:
         visit.wait_points("traffic-chart", 9)
-        visit.page.evaluate(RECORD_DRAWING)
+        visit.page.evaluate(RECORD_DRAWING, "#traffic-chart")
         visit.store.update(history=[*history, row(10)])
         visit.wait_points("traffic-chart", 10)
         visit.page.wait_for_function("window.drawn.widths.includes(8)")

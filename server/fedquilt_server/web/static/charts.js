@@ -40,7 +40,7 @@ function axis(extra) {
 function xAxis() {
   const whole = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000];
   const steps = against === "round" ? { incrs: whole, space: (u, number, least, most) => (most < 10000 ? 36 : 60) } : { space: 60 };
-  return axis({ ...steps, size: 30, values: (u, ticks) => ticks.map(X[against].tick) });
+  return axis({ ...steps, size: 30, values: (u, ticks, i, space, step) => ticks.map((v) => X[against].tick(v, step)) });
 }
 
 // --- one chart ------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ function options(name, spec, curves, box) {
     cursor: { sync: { key: "runs" }, y: false },
     scales: { x: { time: false, range }, y: { range: yRange(spec) } },
     axes: [
-      axis({ space: 60, size: 30, values: (u, ticks) => ticks.map((v) => (against === "round" && v % 1 ? "" : X[against].tick(v))) }),
+      axis({ space: 60, size: 30, values: (u, ticks, i, space, step) => ticks.map((v) => (against === "round" && v % 1 ? "" : X[against].tick(v, step))) }),
       axis({ size: 62, values: (u, ticks, i, space, step) => ticks.map((v) => spec.tick(v, step)) }),
     ],
     series: [{ label: X[against].label, value: (u, v) => (v === null || v === undefined ? "–" : X[against].show(v)) }, ...curves.map((one) => series(one, spec))],

@@ -26,26 +26,36 @@ export function stacked(names) {
 }
 
 const percent = (v, digits) => `${(100 * v).toFixed(digits)} %`;
-const digitsFor = (step) => Math.min(12, Math.max(0, Math.ceil(-Math.log10(step) - 1e-9)));
 
+// Decimals of a multiple of the step: 1 for 0.5, 2 for 0.25. One digit of a step such as 0.0437 is enough.
+function digitsFor(step) {
+  const least = Math.ceil(-Math.log10(step) - 1e-9);
+  const isWhole = (v) => Math.abs(v - Math.round(v)) < 1e-6;
+  const isShort = isWhole(step * 10 ** least) || !isWhole(step * 10 ** (least + 1));
+  return Math.min(12, Math.max(0, isShort ? least : least + 1));
+}
+
+// Without a step, three digits or so.
 function scaled(v, step, units) {
   let power = 0;
-  while (Math.abs(v) >= 1000 && power < units.length - 1) [v, power] = [v / 1000, power + 1];
-  return `${power === 0 || Math.abs(v) >= 100 ? v.toFixed(0) : v.toFixed(1)} ${units[power]}`;
+  while (Math.abs(v) >= 1000 && power < units.length - 1) [v, step, power] = [v / 1000, step / 1000, power + 1];
+  const digits = step ? digitsFor(step) : power === 0 || Math.abs(v) >= 100 ? 0 : 1;
+  return `${v.toFixed(digits)} ${units[power]}`;
 }
+
+const quantity = (...units) => ({ tick: (v, step) => scaled(v, step, units), show: (v) => scaled(v, 0, units) });
 
 const plainTick = (v, step) => (Math.abs(v) >= 1e5 ? v.toExponential(1) : v.toFixed(digitsFor(step)));
 const plain = { tick: plainTick, show: (v) => (Math.abs(v) >= 1e5 ? v.toExponential(3) : v.toFixed(4)) };
 const share = { tick: (v, step) => percent(v, Math.max(0, digitsFor(step) - 2)), show: (v) => percent(v, 2) };
-const size = { tick: (v) => scaled(v, 0, ["B", "kB", "MB", "GB", "TB"]), show: (v) => scaled(v, 0, ["B", "kB", "MB", "GB", "TB"]) };
-const joules = (v) => scaled(v, 0, ["J", "kJ", "MJ", "GJ"]);
-const energy = { tick: joules, show: joules };
-const time = { tick: (v, step) => `${v.toFixed(Math.min(3, digitsFor(step)))} s`, show: (v) => `${v.toFixed(v < 10 ? 2 : 1)} s` };
+const size = quantity("B", "kB", "MB", "GB", "TB");
+const energy = quantity("J", "kJ", "MJ", "GJ");
+const time = { tick: (v, step) => `${v.toFixed(digitsFor(step))} s`, show: (v) => `${v.toFixed(v < 10 ? 2 : 1)} s` };
 
 export const X = {
   round: { label: "Round", tick: (v) => String(v), show: (v) => String(v) },
   bytes: { label: "Bytes", ...size },
-  seconds: { label: "Seconds", tick: (v) => `${v.toFixed(0)} s`, show: (v) => `${v.toFixed(0)} s` },
+  seconds: { label: "Seconds", tick: time.tick, show: (v) => `${v.toFixed(0)} s` },
 };
 
 // What each chart shows now: its title, format and lines. Lines differ in dash and mark, not only in hue.
