@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,17 +65,28 @@ def test_curves_are_drawn(visit: Visit) -> None:
         assert "in round 20" in (visit.test(f"{chart}-chart").get_attribute("aria-label") or "")
 
 
+@contextmanager
+def drawing(browser: Any, chart: str, history: list[RoundResult]) -> Iterator[Visit]:
+    """Open the page of a run and let it draw one more round, the last one, into a chart: see ``window.drawn``."""
+    with visit_page(browser, running(history=history[:-1], round=len(history))) as visit:
+        visit.wait_points(chart, len(history) - 1)
+        visit.page.evaluate(RECORD_DRAWING, f"#{chart}")
+        visit.store.update(history=history)
+        visit.wait_points(chart, len(history))
+        yield visit
+
+
 def test_the_axis_names_every_ten_rounds_and_marks_do_not_merge(browser: Any) -> None:
-    history = [row(number) for number in range(1, 40)]
-    with visit_page(browser, running(history=history, round=40)) as visit:
-        visit.wait_points("traffic-chart", 39)
-        visit.page.evaluate(RECORD_DRAWING, "#traffic-chart")
-        visit.store.update(history=[*history, row(40)])
-        visit.wait_points("traffic-chart", 40)
+    with drawing(browser, "traffic-chart", [row(number) for number in range(1, 41)]) as visit:
         visit.page.wait_for_function("window.drawn.texts.length > 0")
         drawn = visit.page.evaluate("window.drawn")
     assert {"10", "20", "30", "40"} <= set(drawn["texts"])
     assert 8 not in drawn["widths"], "the marks are squares of 8 pixels"
+
+
+def test_few_rounds_have_marks(browser: Any) -> None:
+    with drawing(browser, "traffic-chart", [row(number) for number in range(1, 11)]) as visit:
+        visit.page.wait_for_function("window.drawn.widths.includes(8)")
 
 
 UNITS = {"%": 1, "s": 1, "B": 1, "kB": 1e3, "MB": 1e6, "J": 1, "kJ": 1e3}
@@ -97,27 +110,12 @@ def test_labels_are_the_numbers_of_their_lines(chart: str, fields: list[str], fa
         one = row(number)
         return one.model_copy(update={field: factor * getattr(one, field) for field in fields})
 
-    history = [scaled(number) for number in range(1, 10)]
-    with visit_page(browser, running(history=history, round=10)) as visit:
-        visit.wait_points(f"{chart}-chart", 9)
-        visit.page.evaluate(RECORD_DRAWING, f"#{chart}-chart")
-        visit.store.update(history=[*history, scaled(10)])
-        visit.wait_points(f"{chart}-chart", 10)
+    with drawing(browser, f"{chart}-chart", [scaled(number) for number in range(1, 11)]) as visit:
         visit.page.wait_for_function("window.drawn.texts.some((one) => one.includes(' '))")
         texts = dict.fromkeys(one for one in visit.page.evaluate("window.drawn.texts") if " " in one)
     values = sorted(number_of(one) for one in texts)
     assert len(values) > 2
     assert np.diff(values) == pytest.approx(values[1] - values[0])
-
-
-def test_few_rounds_have_marks(browser: Any) -> None:
-    history = [row(number) for number in range(1, 10)]
-    with visit_page(browser, running(history=history, round=10)) as visit:
-        visit.wait_points("traffic-chart", 9)
-        visit.page.evaluate(RECORD_DRAWING, "#traffic-chart")
-        visit.store.update(history=[*history, row(10)])
-        visit.wait_points("traffic-chart", 10)
-        visit.page.wait_for_function("window.drawn.widths.includes(8)")
 
 
 @pytest.mark.quick
