@@ -46,6 +46,15 @@ class Assignments:
     revoked: frozenset[str] = frozenset()
     relays: Mapping[str, str] | None = None
 
+    @property
+    def boards(self) -> dict[str, list[ClientId]]:
+        """The clients that are assigned to each board that is not revoked."""
+        boards: dict[str, list[ClientId]] = {}
+        for client, board in sorted(self.owners.items()):
+            if board not in self.revoked:
+                boards.setdefault(board, []).append(client)
+        return boards
+
 
 @dataclass(frozen=True)
 class Profile:

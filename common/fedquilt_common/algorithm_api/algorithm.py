@@ -118,11 +118,13 @@ class Algorithm(Protocol):
         The coordinator calls it for states without ``scores``.
 
         Args:
-            state: the state to evaluate.
+            state: the arrays and extra arrays of the state to evaluate. It has no report and no parts, because it may
+                have been read back from disk.
             ctx: the server context of its round.
 
         Returns:
-            Scores by name; empty where there is no global model.
+            Scores by name; empty where there is no global model. The call may run in another thread while boards work
+            on the next round.
         """
 
 

@@ -175,7 +175,7 @@ class Coordinator:
         run = self.run
         run.watch_socket(lambda: (self._transport.bytes_sent, self._transport.bytes_received))
         self._display.start(run)
-        self._display.expect_boards(boards_of(self._read_assignments()))
+        self._display.expect_boards(self._read_assignments().boards)
         self._transport.connect()
         is_rejected, connected = False, self._await_broker(should_stop)
         try:
@@ -187,6 +187,7 @@ class Coordinator:
             raise
         finally:
             with contextlib.suppress(RunFolderError):  # the next start writes them
+                self._driver.take_scores()
                 self._display.judge_boards(clock.now())
                 run.result_files.catch_up(self._display.boards)
             farewell = (self._topics.coordinator, self._farewell) if self._working else None
@@ -267,6 +268,7 @@ class Coordinator:
             self._driver.record(Rejected(now, mute.agent or UNKNOWN, None, self.machine.round, describe(mute)))
         if (wake := self.machine.wake_at) is not None and now >= wake:
             self._driver.record(Ticked(now))
+        self._driver.take_scores(wait=False)
         self._stall.check(self._store.current, time.monotonic())
         self._check_health(now)
 
@@ -389,12 +391,3 @@ class Coordinator:
                 self._refusals.add(agent, client, self.machine.round, str(error))
             else:  # the journal is not handled yet
                 log.warning("ignored: %s", error)
-
-
-def boards_of(assignments: Assignments) -> dict[str, list[ClientId]]:
-    """Return the clients that an inventory assigns to each board that is not revoked."""
-    boards: dict[str, list[ClientId]] = {}
-    for client, board in sorted(assignments.owners.items()):
-        if board not in assignments.revoked:
-            boards.setdefault(board, []).append(client)
-    return boards

@@ -55,14 +55,14 @@ class StatusUpdater:
 
     def start(self, run: ActiveRun) -> None:
         """Show the journal's results before the run continues."""
-        experiment, history = run.experiment, run.folder.journal.results()
+        experiment, rows = run.experiment, run.folder.journal.results()
         self._placements = PlacementReader(run.folder.path)
         self._history, self._privacy = run.history, lambda: run.privacy
         self._totals.update(
-            accepted=sum(row.replies for row in history),
-            late=sum(row.late for row in history),
-            duplicate=sum(row.duplicates for row in history),
-            rejected=sum(row.rejected for row in history),
+            accepted=sum(row.replies for row in rows),
+            late=sum(row.late for row in rows),
+            duplicate=sum(row.duplicates for row in rows),
+            rejected=sum(row.rejected for row in rows),
         )
         self._store.update(
             name=experiment.name,
@@ -72,7 +72,7 @@ class StatusUpdater:
             rounds=experiment.rounds,
             round=run.machine.done,
             started_at=run.folder.started_at,
-            history=history,
+            history=[row for row in rows if not row.awaits_scores],
             boards=self.boards,
             awaited=run.machine.awaited,
             warning=run.divergence.warning,

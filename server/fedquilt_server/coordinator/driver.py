@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Final
 
 from fedquilt_common.errors import PayloadError, RunFailedError
@@ -34,6 +35,7 @@ from fedquilt_server.round.events import (
 from fedquilt_server.round.exchange import Exchange
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.blob_store import DamagedReplyError
+from fedquilt_server.runs.evaluation import EvaluationCall, OverlappedEvaluation
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.waiting import ranges
@@ -72,6 +74,7 @@ class Driver:
         self._limit = limit
         self._ledger = ledger
         self._earlier = EarlierTasks(run.folder.journal)
+        self._evaluation = OverlappedEvaluation()
         self._needs_cleaning = True  # an earlier process may have ended before it deleted anything
 
     def record(self, *events: Event) -> None:
@@ -106,6 +109,7 @@ class Driver:
         """Handle the journal's events since the last checkpoint again, then reopen an open exchange."""
         commands = self._run.restore()
         self._display.show_restored(self._machine, clock.now())
+        self._evaluate_again()
         self._replay(self._run.checkpoints.last.seq, self._count_sends(commands))
         damage = self._replay_events()
         if damage is not None:
@@ -113,6 +117,13 @@ class Driver:
         self._display.show_waiting(self._machine)
         if self._run.folder.epoch > 1 and not self._machine.finished:
             self.record(Resumed(clock.now()))
+
+    def _evaluate_again(self) -> None:
+        """Evaluate the last finished round if an earlier process ended before it had."""
+        last = self._run.checkpoints.last
+        if last.result is not None and last.result.awaits_scores:
+            self._evaluation.start(self._machine.evaluation_of(self._run.checkpoints.read()))
+            self.take_scores()
 
     def _replay_events(self) -> DamagedReplyError | None:
         """Handle the events again; returns the first damaged reply, after which no reply and no tick is handled."""
@@ -162,6 +173,8 @@ class Driver:
     def _handle(self, seq: int, event: Event) -> list[Command]:
         """Pass an event to the machine. The time of a step that closes an exchange counts as averaging."""
         before = self._machine.exchange
+        if not isinstance(event, Replied) or self._machine.would_close(event):
+            self.take_scores()  # the algorithm may go on with its round, so it must not evaluate
         if self._machine.would_close(event):
             self._receipts.flush()  # averaging takes a while
             self._display.show_averaging()
@@ -208,6 +221,7 @@ class Driver:
                 case Checkpoint():
                     waiting.extendleft(reversed(self._checkpoint(seq, command)))
                 case Finish():
+                    self.take_scores()
                     self._display.judge_boards(clock.now())
                     self._run.finish(self._display.boards)
                     self._display.show_boards()
@@ -239,17 +253,39 @@ class Driver:
         run = self._run
         self._clean()
         self._uplink.close(self._machine.working)
-        self._display.show_evaluating()
-        with run.watch.time("evaluating"):
-            scores = run.evaluate(done.state, done.round)
-        blob = self._downlink.find_blob(done.state.arrays)
-        boards, energy = self._display.boards, self._display.take_energy()
-        saved = run.save_round(seq, done, scores, boards, blob, energy)
+        self.take_scores()  # those of the round before, if this one asked nobody
+        written = run.write_state(done.state, self._downlink.find_blob(done.state.arrays))
+        evaluation = self._machine.evaluation_of(written.state)
+        scores = self._evaluate(done, evaluation)
+        saved = run.save_round(seq, done, written, scores, self._display.take_energy())
         self._needs_cleaning = True
         self._earlier.keep(self._machine.working, done.round)
-        self._downlink.remember(saved.state.arrays, saved.model)
-        self._judge(saved.row)
-        return self._count_sends(self._machine.proceed(saved.state, saved.at))
+        self._downlink.remember(written.state.arrays, written.travelling)
+        if not saved.row.awaits_scores:
+            self._publish_row(saved.row)
+        commands = self._count_sends(self._machine.proceed(written.state, saved.at))
+        if saved.row.awaits_scores:
+            self._evaluation.start(evaluation)  # now that the next round is open: both use the algorithm
+        return commands
+
+    def _evaluate(self, done: Checkpoint, evaluation: EvaluationCall) -> Mapping[str, float] | None:
+        """Return the scores of a finished round; None if they are measured while the next one is open."""
+        if not self._run.needs_evaluation(done):
+            return done.state.scores
+        if self._run.may_overlap(done):
+            return None
+        self._display.show_evaluating()
+        with self._run.watch.time("evaluating"):
+            return evaluation()
+
+    def take_scores(self, *, wait: bool = True) -> None:
+        """Add the scores that were measured while the open round began to the row of the round before.
+
+        Args:
+            wait: wait for the evaluation, if one runs.
+        """
+        if (found := self._evaluation.take(wait=wait)) is not None:
+            self._publish_row(self._run.add_scores(found))
 
     def _clean(self) -> None:
         """Delete what the last saved round no longer needs, while boards work on the next one: it takes a while."""
@@ -258,12 +294,13 @@ class Driver:
             self._run.checkpoints.clean(keep, reuse=not self._machine.finished)
             self._needs_cleaning = False
 
-    def _judge(self, row: RoundResult) -> None:
-        """Report training that diverges, and end the run if the experiment wants that.
+    def _publish_row(self, row: RoundResult) -> None:
+        """Write and show a finished round. Report training that diverges; end the run if the experiment wants that.
 
         Raises:
             RunFailedError: the training has diverged, and ``on_divergence`` is ``stop``.
         """
+        self._run.result_files.note_round(self._display.boards)
         divergence = self._run.divergence
         if divergence.take(row):
             log.warning("%s", divergence.warning)

@@ -6,7 +6,8 @@ recovery needs only the journal of events.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from fedquilt_common.algorithm_api import Algorithm, Ask, Reply, Round, State, advance_round
 from fedquilt_common.types import ClientId, ExchangeId, Profile
@@ -75,9 +76,8 @@ class Machine:
         self.host_of: dict[ClientId, str] = {}
         self.exchange: Exchange | None = None
         self.finished = done >= policy.rounds
-        self.paused = False
+        self.paused = self._closed = self._waited = False
         self._validates = validates
-        self._closed = False
         self._algorithm = algorithm
         self._context_for = context_for
         self._load = load
@@ -85,7 +85,6 @@ class Machine:
         self._silent: set[ClientId] = set()
         self._declined: set[ClientId] = set()
         self._first_joined: float | None = None
-        self._waited = False
         self._accepted = AcceptedReplies()
         self._before = Standing()
         self._now = Standing()
@@ -130,9 +129,10 @@ class Machine:
             return None
         return self._first_joined + self.policy.deadline
 
-    def evaluate(self, state: State) -> dict[str, float]:
-        """Return the algorithm's scores of a state."""
-        return self._algorithm.evaluate(state, self._context_for(self.done, self._fleet(), 0.0, {}))
+    def evaluation_of(self, state: State) -> Callable[[], dict[str, float]]:
+        """Return a call that evaluates the last finished round's state. It may run in another thread, and later."""
+        context = self._context_for(self.done, self._fleet(), 0.0, {})
+        return partial(self._algorithm.evaluate, State(state.arrays, state.extra), context)
 
     def restart_event(self, at: float, reason: str) -> RoundRestarted:
         """Return the event that starts the open round again for the clients for which it opened."""

@@ -67,8 +67,11 @@ class Checkpoints:
 
     def read(self) -> State:
         """Return the state of the newest checkpoint; its arrays are read from disk when they are used."""
-        extra = self._blobs.arrays(self.last.extra) if self.last.extra != _NO_ARRAYS else {}
-        return State(self._blobs.arrays(self.last.arrays), extra)
+        return self.read_back(self.last.arrays, self.last.extra)
+
+    def read_back(self, arrays: str, extra: str) -> State:
+        """Return a state that was written, from the digests of its arrays; they are read when they are used."""
+        return State(self._blobs.arrays(arrays), self._blobs.arrays(extra) if extra != _NO_ARRAYS else {})
 
     def write(self, state: State, published: Blob | None = None) -> tuple[Blob, str]:
         """Write a state's arrays durably; returns the blob of the global model and the digest of the extra arrays.

@@ -46,7 +46,12 @@ SHARE: Final = 0.05
 
 
 def round_result(
-    done: Checkpoint, watch: Stopwatch, now: float, traffic: Traffic, model_bytes: int, scores: Mapping[str, float]
+    done: Checkpoint,
+    watch: Stopwatch,
+    now: float,
+    traffic: Traffic,
+    model_bytes: int,
+    scores: Mapping[str, float] | None,
 ) -> RoundResult:
     """Return the row of a finished round.
 
@@ -55,7 +60,7 @@ def round_result(
         now: Unix time in seconds at which the round ends.
         traffic: bytes at the coordinator's socket since the run began.
         model_bytes: size of the global model on the wire.
-        scores: results of the evaluation; empty if none was due.
+        scores: results of the evaluation; empty if none was due, None if they follow while the next round is open.
     """
     tally, report = done.tally, done.state.report
     seconds = max(0.0, now - tally.opened_at)
@@ -68,6 +73,7 @@ def round_result(
         receiving_seconds=watch.receiving,
         averaging_seconds=watch.averaging,
         evaluate_seconds=watch.evaluating,
+        evaluated_afterwards=scores is None,
         bytes_down=traffic.down - watch.traffic.down,
         bytes_up=traffic.up - watch.traffic.up,
         model_bytes=model_bytes,
@@ -87,7 +93,7 @@ def round_result(
         client_scores=_client_scores(report),
         central_privacy=report.get("central_privacy"),
         **_label_fields(watch.labels.by_client()),
-        **score_fields(scores),
+        **score_fields(scores or {}),
     )
 
 

@@ -7,7 +7,7 @@ import resource
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,7 @@ from fedquilt_server.round.events import Checkpoint, Command, Event
 from fedquilt_server.round.machine import Machine
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.checkpoints import Checkpoints
+from fedquilt_server.runs.evaluation import Evaluated, evaluate
 from fedquilt_server.runs.journal import StoredCheckpoint
 from fedquilt_server.runs.machine_setup import first_state, make_context, make_policy, make_server_half
 from fedquilt_server.runs.model_cut import note_models, read_model_cut, read_model_warnings
@@ -53,25 +54,36 @@ from fedquilt_server.status.snapshot import BoardStatus
 VALIDATE: Final = "FEDQUILT_VALIDATE"
 """Environment variable: "1" checks the machine's invariants after every event."""
 
+OVERLAP_SECONDS: Final = 0.25
+"""An evaluation that takes as long overlaps the next round. Shorter ones are not worth a second commit."""
+
 KEPT_SINGLY: Final = (
     "exact_sums: with --keep-replies, replies travel one by one, and no relay adds them up, because each is kept"
 )
 
 
 @dataclass(frozen=True)
-class SavedRound:
-    """A finished round that is durable on disk.
+class WrittenState:
+    """The state of a finished round that is durable on disk.
 
     Attributes:
-        row: its row of ``result.json``.
-        state: the state as it is read back from disk; the next round starts from it.
-        model: the global model in wire precision.
-        at: Unix time in seconds at which the checkpoint was written.
+        state: the state as it is read back from disk; it is evaluated, and the next round starts from it.
+        model: the blob of the global model.
+        extra: the digest of the algorithm's other arrays; "" if it has none.
+        travelling: the global model in wire precision.
     """
 
-    row: RoundResult
     state: State
     model: Blob
+    extra: str
+    travelling: Blob
+
+
+@dataclass(frozen=True)
+class SavedRound:
+    """A finished round that is durable on disk: its row of ``result.json``, and the Unix time of its checkpoint."""
+
+    row: RoundResult
     at: float
 
 
@@ -107,9 +119,11 @@ class ActiveRun:
             self.checkpoints = Checkpoints(self.folder, self._first_state, keep_replies=keep_replies)
             self.folder.claim()
             self.budget = BudgetMeter(experiment.budget)
+            self._evaluation_seconds = 0.0
             results = self.folder.journal.results()
             for row in results:
                 self.budget.take(row)
+                self._evaluation_seconds = row.evaluate_seconds or self._evaluation_seconds
             self.machine = self._make_machine()
             self.traffic = TrafficMeter(self.folder.journal)
             self.watch = Stopwatch(self.checkpoints.last.traffic)
@@ -120,7 +134,8 @@ class ActiveRun:
             self.history = History(path, self._finished_rounds(), self.folder.journal.events_after(0))
             self.divergence = DivergenceDetector(self.workbench.classes if running else None)
             for row in results if running else []:
-                self.divergence.take(row)
+                if not row.awaits_scores:
+                    self.divergence.take(row)
             self.partition_digest = self.workbench.partition_digest() if running else None
             self.public_digest = self.workbench.public_digest() if running else None
             self.delivery = self._prepare_delivery(self.folder.samples) if running else None
@@ -215,49 +230,71 @@ class ActiveRun:
 
     # -- rounds --------------------------------------------------------------------------------
 
-    def evaluate(self, state: State, round: int) -> Mapping[str, float]:
-        """Return a state's scores: the clients' if they measured any, else the coordinator's own.
+    def write_state(self, state: State, published: Blob | None = None) -> WrittenState:
+        """Write a finished round's state durably.
 
-        Returns:
-            Scores by name; empty if the round is not evaluated.
+        Args:
+            published: the blob in which the state's arrays were published; None if they were not.
         """
-        if state.scores or not self.workbench.is_evaluated(round):
-            return state.scores
-        return self.machine.evaluate(state)
+        model, extra = self.checkpoints.write(state, published)
+        travelling = published or self.checkpoints.published_model(state, model)
+        return WrittenState(self.checkpoints.read_back(model.digest, extra), model, extra, travelling)
+
+    def needs_evaluation(self, done: Checkpoint) -> bool:
+        """Whether the coordinator evaluates the round, because the clients have not measured any scores."""
+        return not done.state.scores and self.workbench.is_evaluated(done.round)
+
+    def may_overlap(self, done: Checkpoint) -> bool:
+        """Whether the next round may open before this one is evaluated.
+
+        The first evaluation shows whether that is worth it. The decision changes no score.
+        """
+        is_last = done.round >= self.machine.policy.rounds
+        return self._evaluation_seconds >= OVERLAP_SECONDS and not is_last and self.experiment.on_divergence != "stop"
 
     def save_round(
         self,
         seq: int,
         done: Checkpoint,
-        scores: Mapping[str, float],
-        boards: Sequence[BoardStatus],
-        published: Blob | None = None,
+        written: WrittenState,
+        scores: Mapping[str, float] | None,
         energy: Mapping[str, float | bool | None] | None = None,
     ) -> SavedRound:
-        """Make a finished round durable: state and journal.
+        """Commit a finished round to the journal.
 
         Args:
             seq: sequence number of the last event of the round.
-            published: the blob in which the state's arrays were published; None if they were not.
+            done: the round's checkpoint.
+            written: its state.
+            scores: empty if the round is not evaluated; None if ``add_scores`` follows.
             energy: the row's ``joules`` and ``joules_estimated``.
         """
-        model, extra = self.checkpoints.write(done.state, published)
-        travelling = published or self.checkpoints.published_model(done.state, model)
         traffic, now = self.traffic.read(), clock.now()
-        row = round_result(done, self.watch, now, traffic, travelling.size, scores)
+        row = round_result(done, self.watch, now, traffic, written.travelling.size, scores)
         row = row.model_copy(update={**(energy or {}), "sub_models": self._sub_models(done.state)})
         self.budget.take(row)
         if self.budget.reason:
             self.machine.policy = self.machine.policy.end_after(done.round)
-            row = row if scores else row.model_copy(update=score_fields(self.machine.evaluate(done.state)))
-        stored = StoredCheckpoint(done.round, seq, model.digest, extra, now, done.snapshot, row, traffic)
+            row = row if scores else _add_scores(row, evaluate(self.machine.evaluation_of(written.state)))
+        self._evaluation_seconds = row.evaluate_seconds or self._evaluation_seconds
+        stored = StoredCheckpoint(
+            done.round, seq, written.model.digest, written.extra, now, done.snapshot, row, traffic
+        )
         self.checkpoints.save(stored)
         self.folder.note_round(done.round)
         self.watch = Stopwatch(traffic)
         self.history.count_parts(done.state.parts)
         self.history.close_round(row, now)
-        self.result_files.note_round(boards)
-        return SavedRound(row, self.checkpoints.read(), travelling, now)
+        return SavedRound(row, now)
+
+    def add_scores(self, found: Evaluated) -> RoundResult:
+        """Commit the scores of the last finished round, which were measured after its checkpoint; returns its row."""
+        last = self.checkpoints.last
+        assert last.result is not None  # noqa: S101 - a round is finished
+        row = _add_scores(last.result, found)
+        self._evaluation_seconds = row.evaluate_seconds
+        self.checkpoints.save(replace(last, result=row))
+        return row
 
     def _sub_models(self, state: State) -> dict[str, SubModelCost]:
         costs = self.workbench.sub_model_costs(state) if state.parts or state.apart else {}
@@ -292,6 +329,12 @@ class ActiveRun:
         warnings += [self.divergence.warning] if self.divergence.warning else []
         memory = OwnMemory(idle=self._idle_memory, peak=_peak_memory())
         return make_result(self.folder, self.checkpoints.last, self.history, self.ending, warnings, memory)
+
+
+def _add_scores(row: RoundResult, found: Evaluated) -> RoundResult:
+    """Add scores that were measured after the round's end."""
+    times = {"evaluate_seconds": found.seconds, "evaluated_afterwards": bool(found.scores)}
+    return row.model_copy(update={**score_fields(found.scores), **times})
 
 
 def _peak_memory() -> int:

@@ -56,6 +56,11 @@ class RoundResult(BaseModel):
     receiving_seconds: float
     averaging_seconds: float
     evaluate_seconds: float
+    evaluated_afterwards: bool = Field(
+        False,
+        description="whether the coordinator evaluated after the round's end, mostly while the next one was open; "
+        "then `seconds` is without `evaluate_seconds`",
+    )
     bytes_down: int
     bytes_up: int
     model_bytes: int
@@ -113,6 +118,11 @@ class RoundResult(BaseModel):
         """Return a field of the row, or another score; None if the row does not have it."""
         found = getattr(self, name, None)
         return self.scores.get(name) if found is None else found
+
+    @property
+    def awaits_scores(self) -> bool:
+        """Whether the round is durable, but its evaluation has not ended."""
+        return self.evaluated_afterwards and all(value is None for value in self.named_scores.values())
 
     @property
     def has_both(self) -> bool:

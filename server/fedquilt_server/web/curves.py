@@ -118,11 +118,12 @@ def _values(row: RoundResult, metric: Metric) -> tuple[float | None, ...]:
 
 def split_seconds(row: RoundResult) -> dict[str, float]:
     """Split a round's time. Waiting is the rest: for the slowest board, for the network, for a restart."""
+    evaluating = 0.0 if row.evaluated_afterwards else _finite(row.evaluate_seconds)
     busy = {
         "sending": max(0.0, _finite(row.sending_seconds)),
         "training": max(0.0, _finite(row.train_seconds)),
         "waiting": 0.0,
-        "averaging": max(0.0, _finite(row.averaging_seconds) + _finite(row.evaluate_seconds)),
+        "averaging": max(0.0, _finite(row.averaging_seconds) + evaluating),
     }
     return {**busy, "waiting": max(0.0, _finite(row.seconds) - sum(busy.values()))}
 

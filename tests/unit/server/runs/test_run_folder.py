@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedquilt_common.algorithm_api import State
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.experiment.experiment import Experiment, dump_experiment
 from fedquilt_common.wire.codec import FileArrays, write_arrays
@@ -64,14 +65,16 @@ def play_round(run: ActiveRun, value: float) -> list[Command]:
     seq, commands = answer(run, 1, value + 1, at + 2)
     done = commands[-1]
     assert isinstance(done, Checkpoint)
-    kept = save(run, seq, done)
-    return run.machine.proceed(kept.state, kept.at)
+    state, kept = save(run, seq, done)
+    return run.machine.proceed(state, kept.at)
 
 
-def save(run: ActiveRun, seq: int, done: Checkpoint) -> SavedRound:
-    saved = run.save_round(seq, done, run.evaluate(done.state, done.round), BOARDS)
-    run.checkpoints.clean({saved.model.digest})
-    return saved
+def save(run: ActiveRun, seq: int, done: Checkpoint) -> tuple[State, SavedRound]:
+    written = run.write_state(done.state)
+    saved = run.save_round(seq, done, written, {})
+    run.result_files.note_round(BOARDS)
+    run.checkpoints.clean({written.travelling.digest})
+    return written.state, saved
 
 
 def start(run: ActiveRun) -> None:
@@ -155,8 +158,8 @@ def test_a_round_goes_on_where_it_was(tmp_path: Path) -> None:
         seq, commands = answer(run, 1, 6.0, 203.0)
         done = commands[-1]
         assert isinstance(done, Checkpoint)
-        kept = save(run, seq, done)
-        assert {float(x.mean()) for x in kept.state.arrays.values()} == {5.5}
+        state, kept = save(run, seq, done)
+        assert {float(x.mean()) for x in state.arrays.values()} == {5.5}
         assert (kept.row.clients, kept.row.rejected, kept.row.late) == (2, 1, 0)
         assert [r.round for r in run.folder.journal.results()] == [1, 2]
 

@@ -1,0 +1,101 @@
+"""A round is evaluated while boards work on the next one, also if the coordinator dies meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fedquilt_common.wire.round_messages import RoundMessage
+from fedquilt_server.runs.run import ActiveRun
+
+if TYPE_CHECKING:
+    from tests.faults.conftest import Player, Stage
+
+    from fedquilt_common.algorithm_api import State
+    from fedquilt_server.round.machine import Machine
+
+pytestmark = pytest.mark.quick
+
+
+class Examiner:
+    """Evaluates when it may: the accuracy is the number of evaluations so far / 10."""
+
+    def __init__(self) -> None:
+        self.may = threading.Event()
+        self.states: list[float] = []
+
+    def evaluation_of(self, machine: Machine, state: State) -> Callable[[], Mapping[str, float]]:
+        done = machine.done
+
+        def evaluate() -> Mapping[str, float]:
+            assert self.may.wait(20)
+            self.states.append(float(next(iter(state.arrays.values())).mean()))
+            return {"accuracy": done / 10}
+
+        return evaluate
+
+
+@pytest.fixture
+def examiner(monkeypatch: pytest.MonkeyPatch) -> Examiner:
+    """The stage's runs evaluate each round with this examiner; each evaluation but the last overlaps."""
+    examiner = Examiner()
+    monkeypatch.setattr(ActiveRun, "needs_evaluation", lambda *_: True)
+    monkeypatch.setattr("fedquilt_server.runs.run.OVERLAP_SECONDS", 0.0)
+    monkeypatch.setattr(
+        "fedquilt_server.round.machine.Machine.evaluation_of",
+        lambda machine, state: examiner.evaluation_of(machine, state),
+    )
+    return examiner
+
+
+def test_boards_get_the_next_round_before_the_scores_of_the_last(
+    stage: Stage, undisturbed: str, examiner: Examiner
+) -> None:
+    shown: list[list[int]] = []
+
+    def release(_: Player, message: RoundMessage) -> None:
+        if message.round == 2:
+            shown.append([row.round for row in stage.board.current.history])
+            examiner.may.set()
+
+    stage.play(release)
+    assert shown[0] == []
+    assert [row.accuracy for row in stage.rows] == [0.1, 0.2]
+    assert [row.evaluated_afterwards for row in stage.rows] == [True, False]
+    assert [row.accuracy for row in stage.board.current.history] == [0.1, 0.2]
+    assert stage.sha256 == undisturbed
+
+
+class KilledError(BaseException):
+    """A simulated kill: no error handler of the program may catch it."""
+
+
+def test_a_coordinator_that_died_evaluates_the_same_state_again(
+    stage: Stage, undisturbed: str, examiner: Examiner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.arrive()
+    first = stage.coordinator()
+
+    def die(player: Player, message: RoundMessage) -> None:
+        if message.round == 2:
+            stage.broker.sessions["coordinator"].client = None
+            monkeypatch.setattr(first._driver, "take_scores", lambda **_: None)
+            examiner.may.set()
+            raise KilledError
+
+    with stage.closing(first), pytest.raises(KilledError):
+        first.execute(lambda: stage.turn(die))
+    stage.forget_answers()
+    again = stage.coordinator()
+    with stage.closing(again):
+        (row,) = again.run.folder.journal.results()
+        assert row.awaits_scores
+        again.execute(stage.offer)
+        rows = again.run.folder.journal.results()
+    assert [row.accuracy for row in rows] == [0.1, 0.2]
+    assert [row.accuracy for row in stage.board.current.history] == [0.1, 0.2]
+    assert len(set(examiner.states)) == 2, "the state of round 1 twice, and that of round 2"
+    assert stage.sha256 == undisturbed
