@@ -12,18 +12,18 @@ EvaluationCall = Callable[[], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class TimedScores:
     """Scores by name, and the seconds that the evaluation took."""
 
     scores: Mapping[str, float]
     seconds: float
 
 
-def evaluate(call: EvaluationCall) -> Evaluated:
+def evaluate(call: EvaluationCall) -> TimedScores:
     """Call an evaluation and measure its time."""
     started = time.perf_counter()
     scores = call()
-    return Evaluated(scores, time.perf_counter() - started)
+    return TimedScores(scores, time.perf_counter() - started)
 
 
 class OverlappedEvaluation:
@@ -31,14 +31,14 @@ class OverlappedEvaluation:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(1, "evaluation")
-        self._running: Future[Evaluated] | None = None
+        self._running: Future[TimedScores] | None = None
 
     def start(self, call: EvaluationCall) -> None:
         """Start an evaluation; the one before has been taken."""
         assert self._running is None  # noqa: S101 - the driver takes it before a round closes
         self._running = self._threads.submit(evaluate, call)
 
-    def take(self, *, wait: bool) -> Evaluated | None:
+    def take(self, *, wait: bool) -> TimedScores | None:
         """Return what the evaluation has found, once.
 
         Args:

@@ -27,7 +27,7 @@ from fedquilt_server.round.events import Checkpoint, Command, Event
 from fedquilt_server.round.machine import Machine
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.checkpoints import Checkpoints
-from fedquilt_server.runs.evaluation import Evaluated, evaluate
+from fedquilt_server.runs.evaluation import TimedScores, evaluate
 from fedquilt_server.runs.journal import StoredCheckpoint
 from fedquilt_server.runs.machine_setup import first_state, make_context, make_policy, make_server_half
 from fedquilt_server.runs.model_cut import note_models, read_model_cut, read_model_warnings
@@ -287,7 +287,7 @@ class ActiveRun:
         self.history.close_round(row, now)
         return SavedRound(row, now)
 
-    def add_scores(self, found: Evaluated) -> RoundResult:
+    def add_scores(self, found: TimedScores) -> RoundResult:
         """Commit the scores of the last finished round, which were measured after its checkpoint; returns its row."""
         last = self.checkpoints.last
         assert last.result is not None  # noqa: S101 - a round is finished
@@ -331,7 +331,7 @@ class ActiveRun:
         return make_result(self.folder, self.checkpoints.last, self.history, self.ending, warnings, memory)
 
 
-def _add_scores(row: RoundResult, found: Evaluated) -> RoundResult:
+def _add_scores(row: RoundResult, found: TimedScores) -> RoundResult:
     """Add scores that were measured after the round's end."""
     times = {"evaluate_seconds": found.seconds, "evaluated_afterwards": bool(found.scores)}
     return row.model_copy(update={**score_fields(found.scores), **times})
