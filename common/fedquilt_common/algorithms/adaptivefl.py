@@ -174,7 +174,7 @@ class AdaptiveFL:
         return (yield from evaluate_locally(merged, ctx, self))
 
     def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
-        largest = [member for member in reversed(self.pool(ctx)) if member.name.endswith("1")]
+        largest = [member for member in reversed(self.pool(ctx)) if member.name == f"{member.level}1"]
         return evaluate_levels(state.arrays, ctx, [(member.name, member.part) for member in largest])
 
     def _draw_members(

@@ -87,14 +87,11 @@ def unite(one: Dimension, other: Dimension, why: str) -> None:
     while left and right:
         if _refresh(left) or _refresh(right):
             continue
-        a, b = left.popleft(), right.popleft()
-        if a.length > b.length:
-            a, rest = _split(a, b.length, why)
-            left.appendleft(rest)
-        elif b.length > a.length:
-            b, rest = _split(b, a.length, why)
-            right.appendleft(rest)
-        _merge(a, b, why)
+        longer, shorter = (left, right) if left[0].length >= right[0].length else (right, left)
+        if longer[0].length > shorter[0].length:  # the shorter piece may have the channels that are split now
+            longer.extendleft(reversed(_split(longer.popleft(), shorter[0].length, why)))
+        else:
+            _merge(left.popleft(), right.popleft(), why)
 
 
 def _refresh(queue: deque[ChannelRun]) -> bool:

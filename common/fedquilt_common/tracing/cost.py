@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fedquilt_common.submodels.slices import Slice
+from fedquilt_common.submodels.slices import Axis, Slice
 from fedquilt_common.tracing.trace import BATCH, Blueprint, Step
 
 CONVOLUTIONS: Final = frozenset({"Conv1d", "Conv2d", "Conv3d", "conv1d", "conv2d", "conv3d"})
@@ -14,7 +15,7 @@ LINEAR: Final = frozenset({"Linear", "linear"})
 TRANSPOSED: Final = frozenset({"ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"})
 NORMS: Final = frozenset({
     "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d",
-    "GroupNorm", "LayerNorm", "RMSNorm", "StaticBatchNorm",
+    "GroupNorm", "LayerNorm", "RMSNorm", "StaticBatchNorm", "layer_norm",
 })  # fmt: skip
 RECURRENT: Final = frozenset({"LSTM", "GRU", "RNN"})
 ATTENTION: Final = frozenset({"MultiheadAttention", "Attention"})
@@ -45,7 +46,12 @@ def cost_of(blueprint: Blueprint, part: Slice) -> Cost:
 
 def numbers(step: Step, part: Slice, batch: int = 1) -> int:
     """Count the numbers in the step's result for ``batch`` samples."""
-    return math.prod(part.length(axis) for axis in step.axes) * batch // BATCH
+    made = _size(step.axes, part)
+    return made * batch // BATCH if step.batched else made
+
+
+def _size(axes: Sequence[Axis], part: Slice) -> int:
+    return math.prod(part.length(axis) for axis in axes)
 
 
 def tensors_of(step: Step, part: Slice) -> dict[str, tuple[int, ...]]:
@@ -72,21 +78,37 @@ def _operations(blueprint: Blueprint, step: Step, part: Slice) -> int:
         return count * math.prod(weight[1:]) if weight else 0
     if step.kind in RECURRENT | ATTENTION:
         return _count_in_tokens(blueprint, step, part)
-    if step.kind in PRODUCTS and len(step.inputs) > 1:
-        first, second = (blueprint.steps[place] for place in step.inputs[:2])
-        if step.kind in MATRIX_PRODUCTS:
-            return made * part.length(first.axes[-1])
-        return (numbers(first, part) + made) * part.length(second.axes[-2])
+    if step.kind in MATRIX_PRODUCTS:
+        return made * part.length(step.operands[0][-1])
+    if step.kind in PRODUCTS:
+        query, key, value = (operand[-2:] for operand in step.operands[:3])
+        return made // part.length(value[-1]) * part.length(key[-2]) * (part.length(query[-1]) + part.length(value[-1]))
     return 0
 
 
 def _count_in_tokens(blueprint: Blueprint, step: Step, part: Slice) -> int:
     """Operations of a recurrent layer or an attention, which has its weights for each token."""
     own = {name: shape for name, shape in tensors_of(step, part).items() if "weight" in name}
-    given = blueprint.steps[step.inputs[0]]
-    tokens = numbers(given, part) // part.length(given.axes[-1])
-    products = tokens * sum(math.prod(shape) for shape in own.values())
-    return products + 2 * tokens * tokens * inner_width(own) if own and step.kind in ATTENTION else products
+    tokens = numbers(step, part) // part.length(step.axes[-1])
+    everywhere = sum(math.prod(shape) for shape in own.values())
+    if not own or step.kind not in ATTENTION:
+        return tokens * everywhere
+    keys = _count_keys(blueprint, step, part)
+    projections = _key_projections(own)
+    return tokens * (everywhere - projections) + keys * projections + 2 * tokens * keys * inner_width(own)
+
+
+def _count_keys(blueprint: Blueprint, step: Step, part: Slice) -> int:
+    """Tokens of a sample to which an attention attends."""
+    given = blueprint.steps[step.inputs[min(1, len(step.inputs) - 1)]]
+    return numbers(given, part) // part.length(given.axes[-1])
+
+
+def _key_projections(own: dict[str, tuple[int, ...]]) -> int:
+    """Operations for each token to which an attention attends, for its key and its value."""
+    if "in_proj_weight" in own:
+        return math.prod(own["in_proj_weight"]) * 2 // 3
+    return math.prod(own["key.weight"]) + math.prod(own["value.weight"])
 
 
 def inner_width(own: dict[str, tuple[int, ...]]) -> int:

@@ -16,7 +16,7 @@ from fedquilt_common.models.attention import Attention
 from fedquilt_common.models.static_norm import Scaler, StaticBatchNorm
 from fedquilt_common.tracing.channels import Dimension, dimension, keep_whole, whole
 from fedquilt_common.tracing.partitions import pad_layer
-from fedquilt_common.tracing.tracer import KERNEL, ONE_GROUP, Rule, Traced, Walk, unite_elementwise
+from fedquilt_common.tracing.tracer import KERNEL, ONE_GROUP, Rule, Traced, Walk, normalise_over, unite_elementwise
 
 GATES = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}
 
@@ -61,6 +61,7 @@ def convolution(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], r
         _grouped_dimensions(walk, module, weight) if module.groups > 1 else _dense_dimensions(module, weight)
     )
     walk.keep_whole(weight[2:], KERNEL)
+    walk.keep_whole(x.dims[-spatial:])
     walk.unite(channels, inputs)
     _share(walk, module, ("bias",), outputs)
     _follow(walk, in_channels=inputs, out_channels=outputs)
@@ -227,6 +228,7 @@ def pooling(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], resul
     """Pooling: shape (n, channels, places...) with other places, which are never cut."""
     (x,) = args
     spatial = int(type(module).__name__[-2])
+    walk.keep_whole(x.dims[-spatial:])
     return Traced(result, (*x.dims[:-spatial], *(whole(size) for size in result.shape[-spatial:])))
 
 
@@ -242,6 +244,11 @@ def prelu(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result:
 def same_shape(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
     """Activations, dropout and other layers that keep the shape and relate no channels."""
     return unite_elementwise(walk, [args[0]], result)
+
+
+def softmax(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
+    """``nn.Softmax`` and others: the shape stays; the places that share their sum of 1 are never cut."""
+    return Traced(result, normalise_over(walk, args[0], getattr(module, "dim", -3)).dims)  # Softmax2d has no dim
 
 
 def scaler(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
@@ -261,6 +268,7 @@ LAYERS: dict[type[nn.Module], Rule] = {
     nn.LSTM: recurrent, nn.GRU: recurrent, nn.RNN: recurrent,
     nn.MultiheadAttention: multihead_attention, Attention: attention,
     nn.PReLU: prelu, Scaler: scaler,
+    **dict.fromkeys([nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin], softmax),
     **dict.fromkeys([
         nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.LPPool1d, nn.LPPool2d,
         nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool1d,
@@ -275,7 +283,7 @@ LAYERS: dict[type[nn.Module], Rule] = {
         nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
         nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid, nn.Tanh,
         nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Softplus, nn.Softsign, nn.LogSigmoid, nn.Threshold,
-        nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin, nn.RReLU, nn.Hardshrink, nn.Softshrink, nn.Tanhshrink,
+        nn.RReLU, nn.Hardshrink, nn.Softshrink, nn.Tanhshrink,
     ], same_shape),
 }  # fmt: skip
 """Rules by layer; ``graph_walk`` adds the layers that only change the shape."""

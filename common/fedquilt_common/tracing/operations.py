@@ -20,6 +20,7 @@ from fedquilt_common.tracing.partitions import (
     Args,
     Kwargs,
     chunk,
+    find_argument,
     index,
     narrow,
     pad,
@@ -36,6 +37,7 @@ from fedquilt_common.tracing.tracer import (
     Walk,
     all_whole,
     like,
+    normalise_over,
     traced_in,
     unite_elementwise,
 )
@@ -45,6 +47,12 @@ def elementwise(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any
     """Unite the dimensions that an elementwise operation aligns; operations on plain numbers unite nothing."""
     tensors = traced_in([args, dict(kwargs)])
     return unite_elementwise(walk, tensors, result) if tensors else all_whole(result)
+
+
+def softmax(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
+    """softmax, log_softmax, softmin: the shape stays; the places that share their sum of 1 are never cut."""
+    dim, _ = find_argument(args, kwargs, 1, "dim")
+    return Traced(result, normalise_over(walk, args[0], dim).dims)
 
 
 def reshape(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
@@ -141,11 +149,9 @@ def matmul(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) 
     if min(len(a.shape), len(b.shape)) < 2:
         raise walk.refuse("a product with a vector")
     walk.unite(a.dims[-1], b.dims[-2])
-    for back in range(3, 1 + min(len(a.shape), len(b.shape))):
-        if a.shape[-back] == b.shape[-back]:
-            walk.unite(a.dims[-back], b.dims[-back])
-    batch = a.dims[:-2] if len(a.shape) >= len(b.shape) else b.dims[:-2]
-    return Traced(result, (*batch, a.dims[-2], b.dims[-1]))
+    batches = [Traced(x.tensor[..., 0, 0], x.dims[:-2]) for x in (a, b)]
+    batch = unite_elementwise(walk, batches, result[..., 0, 0])
+    return Traced(result, (*batch.dims, a.dims[-2], b.dims[-1]))
 
 
 def scaled_dot_product(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
@@ -153,6 +159,7 @@ def scaled_dot_product(walk: Walk, called: Any, args: Args, kwargs: Kwargs, resu
     query, key, value = args[:3]
     walk.unite(query.dims[-1], key.dims[-1])
     walk.unite(key.dims[-2], value.dims[-2])
+    walk.keep_whole([key.dims[-2]])
     for one, other in zip(query.dims[:-2], key.dims[:-2], strict=True):
         walk.unite(one, other)
     walk.keep_masks_whole([args, dict(kwargs)], (query, key, value))
@@ -241,6 +248,7 @@ def convolution(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Ten
         raise walk.refuse(f"{called.__name__}() with groups; use a layer such as nn.Conv2d")
     walk.next_layer()
     walk.keep_whole(weight.dims[2:], KERNEL)
+    walk.keep_whole(x.dims[2:])
     walk.unite(x.dims[1], weight.dims[1])
     for bias in traced_in([args[2:3], kwargs.get("bias")]):
         walk.unite(weight.dims[0], bias.dims[0])
@@ -272,7 +280,7 @@ _ELEMENTWISE = (
     "maximum", "minimum", "where", "iadd", "isub", "imul", "itruediv", "add_", "sub_", "mul_", "div_", "relu_", "eq",
     "ne", "lt", "le", "gt", "ge", "mod", "clamp", "clip", "relu", "relu6", "leaky_relu", "elu", "selu", "celu",
     "gelu", "silu", "mish", "sigmoid", "tanh", "hardtanh", "hardswish", "hardsigmoid", "softplus", "softsign",
-    "logsigmoid", "softmax", "log_softmax", "softmin", "exp", "log", "sqrt", "rsqrt", "square", "sin", "cos", "erf",
+    "logsigmoid", "exp", "log", "sqrt", "rsqrt", "square", "sin", "cos", "erf",
     "log1p", "expm1", "floor", "ceil", "round", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout",
     "feature_dropout", "detach", "clone", "contiguous", "float", "half", "bfloat16", "double", "to", "type_as",
     "normalize", "masked_fill", "lerp", "sign", "reciprocal", "bool", "long", "int", "logical_not", "logical_and",
@@ -281,6 +289,7 @@ _ELEMENTWISE = (
 )  # fmt: skip
 _RULES: list[tuple[Rule, tuple[str, ...]]] = [
     (elementwise, _ELEMENTWISE),
+    (softmax, ("softmax", "log_softmax", "softmin")),
     (reshape, ("flatten", "reshape", "view", "unflatten", "squeeze", "unsqueeze", "ravel")),
     (permute, ("permute", "transpose", "movedim", "moveaxis", "swapaxes", "swapdims", "t")),
     (concatenate, ("cat", "concat", "concatenate")),

@@ -32,7 +32,7 @@ def _replace_dimension(x: Traced, tensor: Tensor, place: int, dim: Dimension) ->
     return Traced(tensor, (*x.dims[:place], dim, *x.dims[place + 1 :]))
 
 
-def _argument(args: Args, kwargs: Kwargs, place: int, *names: str) -> tuple[Any, Path]:
+def find_argument(args: Args, kwargs: Kwargs, place: int, *names: str) -> tuple[Any, Path]:
     """Return an argument that may be given by position or by name, and its path; None if it is missing."""
     if len(args) > place:
         return args[place], (place,)
@@ -58,7 +58,7 @@ def split(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Sequence[
     x = args[0]
     place = (args[2] if len(args) > 2 else kwargs.get("dim", 0)) % len(x.shape)
     parts = _divide(walk, x.dims[place], [part.shape[place] for part in result])
-    _, path = _argument(args, kwargs, 1, "split_size_or_sections", "split_size", "split_sizes")
+    _, path = find_argument(args, kwargs, 1, "split_size_or_sections", "split_size", "split_sizes")
     walk.rewrite(path, parts)
     return tuple(_replace_dimension(x, part, place, dim) for part, dim in zip(result, parts, strict=True))
 
@@ -86,7 +86,7 @@ def narrow(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) 
     """Take some neighbouring entries of one dimension of a shape."""
     x = args[0]
     (dim, _), (start, start_path), (size, size_path) = (
-        _argument(args, kwargs, place, name) for place, name in ((1, "dim"), (2, "start"), (3, "length"))
+        find_argument(args, kwargs, place, name) for place, name in ((1, "dim"), (2, "start"), (3, "length"))
     )
     place = dim % len(x.shape)
     start %= x.shape[place]
@@ -152,8 +152,8 @@ def _look_up(walk: Walk, x: Traced, items: list[Any], result: Tensor) -> Traced:
 def pad(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
     """``functional.pad``: to a larger shape; channels that are padded with a constant are cut, places are not."""
     x = args[0]
-    amounts, path = _argument(args, kwargs, 1, "pad")
-    mode, _ = _argument(args, kwargs, 2, "mode")
+    amounts, path = find_argument(args, kwargs, 1, "pad")
+    mode, _ = find_argument(args, kwargs, 2, "mode")
     traced, sides = _pad(walk, x, amounts, result, cut=mode in (None, "constant"))
     for number, (amount, side) in enumerate(zip(amounts, sides, strict=True)):
         if amount and not is_whole(side):
@@ -194,7 +194,7 @@ def roll(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) ->
     """``torch.roll`` and ``torch.flip``: the shape stays, and the dimensions that they move are never cut."""
     x = args[0]
     flips = called in ("flip", torch.flip)
-    moved, _ = _argument(args, kwargs, 1 if flips else 2, "dims")
+    moved, _ = find_argument(args, kwargs, 1 if flips else 2, "dims")
     if flips and len(args) > 2:  # x.flip(2, 1)
         moved = args[1:]
     places = range(len(x.shape)) if moved is None else [moved] if isinstance(moved, int) else moved

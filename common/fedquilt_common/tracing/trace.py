@@ -40,6 +40,8 @@ class Step:
         inputs: positions of the steps whose results it takes.
         axes: dimensions of its result, for a batch of ``BATCH`` samples.
         arrays: names of the layer's arrays, or of those that a function takes.
+        operands: dimensions of each tensor that it takes.
+        batched: whether its result has the samples of the batch; otherwise it is made of parameters alone.
     """
 
     name: str
@@ -47,6 +49,8 @@ class Step:
     inputs: tuple[int, ...]
     axes: tuple[Axis, ...]
     arrays: tuple[str, ...]
+    operands: tuple[tuple[Axis, ...], ...]
+    batched: bool
 
 
 @dataclass(frozen=True)
@@ -258,11 +262,15 @@ def _make_blueprint(modes: Mapping[bool, _Mode], module: nn.Module) -> Blueprint
         {key: _length_of(dim, place) for key, dim in attributes.items()},
         {name: _array(b, walk.tensors[id(b)][2], place, set()) for name, b in others.items()},
         _forward_passes(modes, module, place),
-        tuple(
-            Step(o.name, o.kind, o.inputs, tuple(_axis(d, place) for d in o.dims), o.arrays)
-            for o in _pick_operations(modes)
-        ),
+        tuple(_step(operation, place) for operation in _pick_operations(modes)),
         frozenset(name for name, _ in module.named_parameters()),
+    )
+
+
+def _step(operation: Operation, place: Mapping[int, int]) -> Step:
+    made, *taken = (tuple(_axis(dim, place) for dim in dims) for dims in (operation.dims, *operation.operands))
+    return Step(
+        operation.name, operation.kind, operation.inputs, made, operation.arrays, tuple(taken), operation.batched
     )
 
 

@@ -67,6 +67,8 @@ class Operation:
         inputs: positions of the operations whose results it takes.
         dims: dimensions of its first result.
         arrays: names of the layer's arrays, or of those that a function takes.
+        operands: dimensions of each tensor that it takes.
+        batched: whether its result has the samples of the batch; otherwise it is made of parameters alone.
     """
 
     name: str
@@ -74,6 +76,8 @@ class Operation:
     inputs: tuple[int, ...]
     dims: tuple[Dimension, ...]
     arrays: tuple[str, ...]
+    operands: tuple[tuple[Dimension, ...], ...]
+    batched: bool
 
 
 @dataclass
@@ -119,7 +123,9 @@ class Walk:
             inputs = tuple(self.made_by[x] for x in given if x in self.made_by)
             self.made_by |= dict.fromkeys(results, len(self.operations))
             arrays = (*self._layer_arrays(), *self._arrays_among(given))
-            self.operations.append(Operation(self.where, kind, inputs, results[0].dims, arrays))
+            operands = tuple(x.dims for x in given)
+            batched = any(self.operations[place].batched for place in inputs) or not given
+            self.operations.append(Operation(self.where, kind, inputs, results[0].dims, arrays, operands, batched))
 
     def _layer_arrays(self) -> list[str]:
         """Names of the arrays of the present layer; none if the operation is a function."""
@@ -265,6 +271,19 @@ def like(example: Any, items: Sequence[Any]) -> Any:
     if isinstance(example, tuple) and hasattr(example, "_fields"):
         return type(example)(*items)
     return list(items) if isinstance(example, list) else type(example)(items)
+
+
+def normalise_over(walk: Walk, x: Traced, dim: int | None) -> Traced:
+    """Keep the dimension whole over which a softmax goes: without an entry, all others would change.
+
+    Args:
+        walk: the walk.
+        x: the input.
+        dim: the dimension; None: the one that torch chooses.
+    """
+    chosen = dim if dim is not None else 0 if len(x.shape) in (0, 1, 3) else 1
+    walk.keep_whole([x.dims[chosen]])
+    return x
 
 
 def unite_elementwise(walk: Walk, tensors: Sequence[Traced], result: Tensor) -> Traced:

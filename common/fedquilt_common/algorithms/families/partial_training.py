@@ -19,6 +19,7 @@ from fedquilt_common.aggregation.client_evaluation import EVALUATE, count_locall
 from fedquilt_common.algorithm_api import ClientContext, Declaration, Loss, Reply, Round, ServerContext, State, Task
 from fedquilt_common.algorithm_api.pooling import SUB_MODELS
 from fedquilt_common.algorithms.families.levels import evaluate_levels
+from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.submodels.selection import (
     DEFAULT_WIDTHS,
     Widths,
@@ -83,7 +84,17 @@ class PartialTraining(ABC):
     def init(self, model: Arrays, ctx: ServerContext) -> State:
         require_groups(ctx.anatomy)  # refuses a model that cannot be cut before the run starts
         self.restrict(full_slice(ctx.anatomy))
+        self._check_masks(ctx)
         return State(model)
+
+    def _check_masks(self, ctx: ServerContext) -> None:
+        if not self.mask_absent_classes or output_count(ctx.anatomy):
+            return
+        if ctx.learning_task.held_classes(np.zeros(1, np.int64)) is not None:
+            raise UncuttableModelError(
+                "algorithm.mask_absent_classes: no single array of the model has a row for each of its outputs, as "
+                "where forward concatenates several heads, so absent classes cannot be masked; set it to false"
+            )
 
     def round(self, state: State, ctx: ServerContext) -> Round:
         parts = self._parts(ctx)

@@ -13,6 +13,7 @@ from fedquilt_common.algorithm_api import Reply, State, Task, find_level
 from fedquilt_common.algorithms.adaptivefl import AdaptiveFL, Tables
 from fedquilt_common.algorithms.decoupled import Decoupled
 from fedquilt_common.errors import ExperimentError, SliceError
+from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.submodels.adaptivefl_pool import make_pool
 from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Group, Segment, cut
 from fedquilt_common.types import Arrays, Profile
@@ -175,6 +176,28 @@ def tables(selection: Any) -> Tables:
 def test_variants_of_figure_5_leave_rewards_out(selection: str, rewards: tuple[float, float]) -> None:
     expected = np.array(rewards) / sum(rewards)
     np.testing.assert_allclose(tables(selection).probabilities("L", [0, 1]), expected)
+
+
+def test_only_the_largest_member_of_each_level_is_evaluated_however_many_there_are() -> None:
+    groups = tuple(Group(f"fc{depth}", 10, depth) for depth in range(13))
+    arrays = {
+        f"fc{depth}": ArrayAnatomy((10, 10), "float32", ((Segment(depth, 1),), (Segment(max(depth - 1, 0), 1),)))
+        for depth in range(13)
+    }
+    net = Anatomy(groups, arrays)
+    scored: list[Any] = []
+
+    def evaluate(arrays: Arrays, part: Any = None, learner: Any = None) -> dict[str, float]:
+        scored.append(part)
+        return {"accuracy": 0.5}
+
+    tools = SimpleNamespace(anatomy=net, learning_task=Classification(3), evaluate=evaluate)
+    scores = AdaptiveFL(starts=tuple(range(12, 0, -1))).evaluate(
+        State({name: np.zeros(array.shape, np.float32) for name, array in arrays.items()}),
+        replace(ctx(), tools=cast(Any, tools)),
+    )
+    assert {name for name in scores if "_" in name} == {"accuracy_L1", "accuracy_M1", "accuracy_S1", "average_accuracy"}
+    assert len(scored) == 3
 
 
 def test_the_greedy_variant_sends_everybody_the_whole_model() -> None:

@@ -17,7 +17,8 @@ from fedquilt_common.algorithms.federated_dropout import FederatedDropout
 from fedquilt_common.algorithms.fedrolex import FedRolex
 from fedquilt_common.algorithms.heterofl import HeteroFL
 from fedquilt_common.algorithms.scalefl import ScaleFL
-from fedquilt_common.errors import SliceError
+from fedquilt_common.errors import SliceError, UncuttableModelError
+from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.learning_tasks.next_word import NextWord
 from fedquilt_common.submodels.selection import prefix, window
 from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Group, Segment
@@ -73,6 +74,16 @@ def test_only_matching_channel_groups_are_cut() -> None:
 def test_a_pattern_without_a_group_is_refused_before_the_run() -> None:
     with pytest.raises(SliceError, match=r"algorithm.cut = head\*: matches no channel group; .* conv, body.attention"):
         HeteroFL(cut=["head*"]).init(model(), ctx())
+
+
+def test_masks_need_an_array_that_has_all_outputs() -> None:
+    """A model that concatenates two heads has none: all clients would fail in round 1."""
+    out = replace(NET.arrays["out"], outputs=None)
+    tools = SimpleNamespace(anatomy=replace(NET, arrays={**NET.arrays, "out": out}), learning_task=Classification(8))
+    headless = replace(ctx(), tools=cast(Any, tools))
+    with pytest.raises(UncuttableModelError, match=r"mask_absent_classes: no single array .* set it to false"):
+        HeteroFL().init(model(), headless)
+    HeteroFL(mask_absent_classes=False).init(model(), headless)
 
 
 @pytest.mark.parametrize("method", ["paper", "code"])

@@ -131,6 +131,61 @@ def fused(s: Any, x: Tensor) -> Any:
     return s.h(functional.scaled_dot_product_attention(s.q(x), s.k(x), s.v(x)).mean(1))
 
 
+def queried(s: Any, x: Tensor) -> Any:
+    """Learned queries of shape (1, 4, 8) attend to all tokens, of shape (n, 5, 8)."""
+    x = s.a(x)
+    return s.h((torch.softmax(s.queries @ x.transpose(1, 2), -1) @ x).mean(1))
+
+
+def weighed(s: Any, x: Tensor) -> Any:
+    """Products with parameters."""
+    return torch.relu(x @ s.w) @ s.v
+
+
+def pooled_by_attention(s: Any, x: Tensor) -> Any:
+    x = s.a(x)
+    return s.h(s.attention(x[:, :2], x, x)[0].mean(1))
+
+
+def centred(s: Any, x: Tensor) -> Any:
+    return s.h(functional.linear(x, s.w - s.w.mean(1, keepdim=True)))
+
+
+def normalised(s: Any, x: Tensor) -> Any:
+    return s.h(functional.layer_norm(s.a(x), s.norm.normalized_shape, s.norm.weight, s.norm.bias))
+
+
+def parameter(*shape: int) -> Any:
+    return lambda: nn.Parameter(torch.zeros(shape))
+
+
+COSTS: dict[str, tuple[Any, tuple[int, ...], int]] = {
+    "learned queries": (module(queried, a=linear(6, 8), queries=parameter(1, 4, 8), h=linear(8, 3)), (5, 6),
+                        5 * 6 * 8 + 2 * 4 * 5 * 8 + 8 * 3),
+    "parameters": (module(weighed, w=parameter(6, 8), v=parameter(8, 3)), (6,), 6 * 8 + 8 * 3),
+    "fewer queries than keys": (module(
+        pooled_by_attention, a=linear(6, 8), attention=lambda: nn.MultiheadAttention(8, 2, batch_first=True),
+        h=linear(8, 3)), (5, 6), 5 * 6 * 8 + (2 + 5 + 5 + 2) * 64 + 2 * 2 * 5 * 8 + 8 * 3),
+    "functional layer norm": (module(
+        normalised, a=linear(6, 8), norm=lambda: nn.LayerNorm(8), h=linear(8, 3)), (6,), 6 * 8 + 4 * 8 + 8 * 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_operations_counted_by_hand(name: str) -> None:
+    build, shape, flops = COSTS[name]
+    found = plan(build, *shape)
+    assert cost_of(found, prefix(found.anatomy, 1.0, "floor")).flops == flops
+
+
+def test_what_is_made_of_parameters_alone_does_not_grow_with_the_batch() -> None:
+    def estimate(batch: int) -> int:
+        found = plan(module(centred, w=parameter(400, 300), h=linear(400, 3)), 300)
+        return memory_to_train(found, prefix(found.anatomy, 1.0, "floor"), Training(batch=batch)).activations
+
+    assert estimate(32) - estimate(16) < 16 * 4 * 4 * 1000
+
+
 @pytest.mark.parametrize("forward", [attending, fused])
 def test_attention_that_is_written_out_is_costed(forward: Any) -> None:
     found = plan(module(forward, q=linear(6, 8), k=linear(6, 8), v=linear(6, 8), h=linear(8, 3)), 5, 6)

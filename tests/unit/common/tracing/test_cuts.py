@@ -97,6 +97,22 @@ def viewed_in_evaluation(s: Any, x: Tensor) -> Any:
     return s.head(x if s.training else x.view(-1, 8))
 
 
+def pictured(s: Any, x: Tensor) -> Any:
+    x = s.shrink(torch.relu(s.a(x)).view(-1, 4, 4, 4))
+    return s.head(s.up(functional.conv2d(s.b(x), s.kernel)).mean((2, 3)))
+
+
+def shortcut_by_doubling(s: Any, x: Tensor) -> Any:
+    x = torch.relu(s.a(x))
+    return s.head(s.b(s.grouped(x) + torch.cat([x, x], 1)).mean((2, 3)))
+
+
+def with_registers(s: Any, x: Tensor) -> Any:
+    x = torch.cat([s.registers.expand(x.shape[0], -1, -1), s.a(x)], 1)
+    weights = torch.softmax(x @ s.b(x).transpose(1, 2), -1)
+    return s.head(s.last(weights @ x).mean(1))
+
+
 def masked_encoder(s: Any, x: Tensor) -> Any:
     x = s.encoder(x, s.mask, src_key_padding_mask=0 * x.sum(2))
     return s.head(s.layer(x, src_mask=s.mask).mean(1))
@@ -159,6 +175,15 @@ MASKED: dict[str, tuple[Build, tuple[int, ...]]] = {
     "googlenet": (lookalikes.GoogLeNet, IMAGE),
     "stochastic depth as one operation": (lambda: Wrapping(windows=False), (6,)),
     "named tuples": (lookalikes.Paired, (6,)),
+    "pictures made by a linear layer": (module(
+        pictured, a=linear(6, 64), shrink=lambda: nn.MaxPool2d(2), b=conv(4, 6, 1), head=linear(7, 5),
+        up=lambda: nn.ConvTranspose2d(5, 7, 2), kernel=lambda: nn.Parameter(torch.zeros(5, 6, 1, 1))), (6,)),
+    "channels that meet themselves": (module(
+        shortcut_by_doubling, a=conv(3, 6, 1), grouped=conv(6, 12, 3, groups=6, padding=1), b=conv(12, 9, 1),
+        head=linear(9, 5)), IMAGE),
+    "learned tokens": (module(
+        with_registers, a=linear(6, 8), b=linear(8, 8), registers=lambda: nn.Parameter(torch.zeros(1, 4, 8)),
+        last=linear(8, 9), head=linear(9, 5)), (7, 6)),
     "functional convolutions": (module(
         kernels, first=lambda: nn.Parameter(torch.zeros(8, 3, 3, 3)), shift=lambda: nn.Parameter(torch.zeros(8)),
         second=lambda: nn.Parameter(torch.zeros(7, 8, 3, 3)), head=linear(7, 5)), IMAGE),
