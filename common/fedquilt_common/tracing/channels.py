@@ -119,8 +119,9 @@ def _merge(a: ChannelRun, b: ChannelRun, why: str) -> None:
     if a.channels is b.channels:
         return
     if a.channels.whole or b.channels.whole or (a.inner % b.inner and b.inner % a.inner):
-        reason = a.channels.whole or b.channels.whole or why
-        a.channels.whole = b.channels.whole = reason
+        reasons = {a.channels.whole, b.channels.whole} - {"", NO_CHANNELS}
+        reason = next(iter(sorted(reasons)), why)
+        a.channels.whole, b.channels.whole = a.channels.whole or reason, b.channels.whole or reason
         return
     coarse, fine = (a, b) if (a.inner, _rank(b.channels)) >= (b.inner, _rank(a.channels)) else (b, a)
     coarse.channels.depth = min(coarse.channels.depth, fine.channels.depth)

@@ -29,16 +29,26 @@ def check_cut(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray[A
     Raises:
         UncuttableModelError: it does not run, as when ``forward`` checks for the whole model's sizes.
     """
+    entered: list[str] = []
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
             module = cut_module(build, blueprint, prefix(blueprint.anatomy, _WIDTH, "floor"))
+            _note_entered(module, entered)
             for training in (True, False):
                 module.train(training)(example_batch(x))
         except FedquiltError:
             raise
         except Exception as error:  # a user's module can raise anything
+            place = f" in or after '{entered[-1]}'" if entered else ""
             raise UncuttableModelError(
-                f"the model cannot be cut: a sub-model of half its channels does not run: {type(error).__name__}: "
-                f"{error}; forward must not contain sizes of the whole model, other than in views; take them from "
-                "its tensors' shapes, or choose an algorithm that sends whole models"
+                f"the model cannot be cut: a sub-model of half its channels does not run: {type(error).__name__}"
+                f"{place}: {error}; forward must not contain sizes of the whole model, other than in views; take them "
+                "from its tensors' shapes, or choose an algorithm that sends whole models"
             ) from error
+
+
+def _note_entered(module: nn.Module, entered: list[str]) -> None:
+    """Note the name of each layer that the forward pass enters."""
+    for name, part in module.named_modules():
+        if name:
+            part.register_forward_pre_hook(lambda *_, name=name: entered.append(name))
