@@ -11,7 +11,7 @@ from fedquilt_client.downloads import Downloads
 from fedquilt_client.records import JointReply, StoredReply, name_reply
 from fedquilt_client.sample_supply import SampleSupply
 from fedquilt_client.store import RunStore
-from fedquilt_client.tasks import TaskId, is_patch_damaged, open_tasks
+from fedquilt_client.tasks import OpenTask, TaskId, is_patch_damaged, open_tasks
 from fedquilt_client.uploads import Uploads
 from fedquilt_client.worker_pool import ATTEMPTS, JobFinished
 from fedquilt_common.errors import RunFolderError
@@ -65,6 +65,14 @@ class CurrentRun:
         assert self.round is not None  # noqa: S101 - a task belongs to a manifest
         own = open_tasks(self.round, [task[0]])
         return next((one.message.id for one in own if one.id == task), self.round.id)
+
+    def offer_stored(self, task: OpenTask) -> bool:
+        """Offer the reply to a task if it is stored; returns whether it is."""
+        message = task.message
+        stored = self.store.reply(task.client, message.round, message.exchange, task.fingerprint)
+        if stored is not None and stored.client == task.client:  # that of a joint job is the same for all its clients
+            self.uploads.offer(stored)
+        return stored is not None
 
 
 def replace_input(run: CurrentRun, job: Job, path: Path) -> str:

@@ -256,25 +256,19 @@ class Jobs:
         for task in self._open_tasks(run.round):
             if task.id not in closed:
                 with self._give_up_if_damaged(run, task.id):
-                    ready += [task] if self._is_ready(run, task) else []
+                    ready += [task] if not run.offer_stored(task) and self._has_inputs(run, task) else []
         for tasks in (jobs := self._joint.divide(run, ready, self._pool.jobs)):
             with self._give_up_if_damaged(run, tasks[0].id):
                 self._start(run, tasks)
         if any(tasks[0].id in run.given_up for tasks in jobs):
             self._post(self.plan)  # others may wait for a task that has not started
 
-    def _is_ready(self, run: CurrentRun, task: OpenTask) -> bool:
-        """Whether a task can be done now; sends the reply if that is stored."""
-        message = task.message
-        stored = run.store.reply(task.client, message.round, message.exchange, task.fingerprint)
-        if stored is not None:
-            if stored.client == task.client:  # that of a joint job is the same for all of its clients
-                run.uploads.offer(stored)
-        elif reason := run.samples.problem(task.client):
+    def _has_inputs(self, run: CurrentRun, task: OpenTask) -> bool:
+        """Whether everything that a task needs is here; gives it up if its samples cannot be used."""
+        if reason := run.samples.problem(task.client):
             self._give_up(run, task.id, reason)
-        else:
-            return run.downloads.has(task.patches) and run.samples.has(task.client)
-        return False
+            return False
+        return run.downloads.has(task.patches) and run.samples.has(task.client)
 
     def _start(self, run: CurrentRun, tasks: list[OpenTask]) -> None:
         self.started += len(tasks)
@@ -329,7 +323,10 @@ class Jobs:
     def _give_up(self, run: CurrentRun, task: TaskId, reason: str, *, declined: bool = False) -> None:
         """Report a failed task of the open exchange; the next manifest retries it."""
         self.progress.pop(task[0], None)
-        (run.declined.add if declined else run.declined.discard)(task)
+        if declined:
+            run.declined.add(task)
+        else:
+            run.declined.discard(task)
         run.given_up[task] = reason
         log.error("client %d: %s", task[0], reason)
         self._report(run, task, reason)
@@ -339,9 +336,11 @@ class Jobs:
 
     def report_failures(self) -> None:
         """Report the failed tasks of the open exchange again: the coordinator may not have received a report."""
-        for task, reason in self._run.given_up.items() if self._run is not None else ():
-            if reason and self._run is not None:
-                self._report(self._run, task, reason)
+        if (run := self._run) is None:
+            return
+        for task, reason in run.given_up.items():
+            if reason:
+                self._report(run, task, reason)
 
     @contextmanager
     def _give_up_if_damaged(self, run: CurrentRun, task: TaskId) -> Iterator[None]:

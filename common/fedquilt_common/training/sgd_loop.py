@@ -105,7 +105,8 @@ class SgdLoop:
                         after_first_step.enter_context(leave_new_memory())
                     if self.on_progress:
                         self.on_progress(steps / total)
-                if running[number].has_converged():
+                running[number].note_epoch()
+                if running[number].has_converged:
                     break
         for phase_run in running:
             phase_run.load_best()
@@ -173,17 +174,21 @@ class _RunningPhase:
     def _total_steps(self) -> int:
         return self.steps * self.epochs
 
+    @property
     def has_converged(self) -> bool:
-        """Measure the loss on ``phase.watch`` after an epoch, and return whether ``patience`` is used up."""
+        """Whether ``patience`` is used up: the loss on ``phase.watch`` has not fallen for that many epochs."""
+        return self.phase.watch is not None and self.epochs_without_gain >= self.phase.patience
+
+    def note_epoch(self) -> None:
+        """Measure the loss on ``phase.watch`` after an epoch, and keep the state if it is the best so far."""
         if self.phase.watch is None:
-            return False
+            return
         loss = self._watched_loss(self.phase.watch)
         if self.best is None or loss < self.best[0]:
             state = {name: tensor.clone() for name, tensor in self.loop.module.state_dict().items()}
             self.best, self.epochs_without_gain = (loss, state), 0
         else:
             self.epochs_without_gain += 1
-        return self.epochs_without_gain >= self.phase.patience
 
     def _watched_loss(self, data: Examples) -> float:
         """Mean loss on samples that are not trained on: of the batches, weighted by their sizes."""

@@ -148,7 +148,7 @@ class AgentMessages:
 
     def _take_notice(self, notice: NoticeMessage) -> None:
         """Write what an agent reports for people; an agent that reports too much is not written down."""
-        if notice.run not in (None, self._run) or not self._limit.may_be_refused(notice.agent):
+        if notice.run not in (None, self._run) or not self._limit.count_refusal(notice.agent):
             return
         now, ran_out = clock.now(), notice.kind == OUT_OF_MEMORY
         if ran_out:
@@ -161,7 +161,7 @@ class AgentMessages:
         asked = None if exchange is None else exchange.asked(failure.client)
         failed = asked == (failure.round, failure.exchange)
         if failure.run == self._run and (failed or failure.round == self._machine.round):
-            if self._limit.is_repeated(failure.agent, failure.client, failure.reason):
+            if not self._limit.note_failure(failure.agent, failure.client, failure.reason):
                 return
             declined = failure.declined and exchange is not None and failure.client in exchange.missing
             declined = declined and self._machine.host_of.get(failure.client) == failure.agent

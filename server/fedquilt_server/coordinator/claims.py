@@ -251,7 +251,7 @@ class Claims:
         """Report the claims without effect, and join the agent with the others; postpone this beyond its limit."""
         if claim.joined.agent in self._dropped:
             return
-        if not self._limit.may_join(claim.joined.agent):
+        if not self._limit.count_join(claim.joined.agent):
             self._postponed.add(claim.joined.agent)
         else:
             self._report(claim)

@@ -39,28 +39,28 @@ class RateLimit:
         self._joins.clear()
         self._failures.clear()
 
-    def may_be_refused(self, agent: str) -> bool:
-        """Count one refusal; returns False if the agent is beyond its limit."""
+    def count_refusal(self, agent: str) -> bool:
+        """Count one refusal; returns whether the agent is within its limit."""
         name = _name(self._refusals, agent)
         self._refusals[name] += 1
         return self._refusals[name] <= REFUSALS_PER_EXCHANGE
 
-    def may_join(self, agent: str) -> bool:
-        """Count one join, which is forgotten after a while; returns False if the agent is at its limit."""
+    def count_join(self, agent: str) -> bool:
+        """Count one join, which is forgotten after a while; returns whether the agent is within its limit."""
         name, now = _name(self._joins, agent), self._now()
         count, at = self._joins.get(name, (0.0, now))
         count = max(0.0, count - (now - at) / JOIN_SECONDS)
-        may_join = count + 1 <= JOINS_PER_EXCHANGE
-        self._joins[name] = count + may_join, now
-        return may_join
+        is_within = count + 1 <= JOINS_PER_EXCHANGE
+        self._joins[name] = count + is_within, now
+        return is_within
 
-    def is_repeated(self, agent: str, client: ClientId, reason: str) -> bool:
-        """Whether an agent has reported this failure before in this exchange; remembers the report."""
+    def note_failure(self, agent: str, client: ClientId, reason: str) -> bool:
+        """Remember a report of a failure; returns whether it is the agent's first one of it in this exchange."""
         if self._failures.get((agent, client)) == reason:
-            return True
+            return False
         if len(self._failures) < MOST_NAMES:
             self._failures[agent, client] = reason
-        return False
+        return True
 
     def forget_failures(self, agent: str) -> None:
         """Forget what an agent has reported: it has connected, and retries its tasks."""

@@ -34,6 +34,6 @@ class Refusals:
         declined: bool = False,
     ) -> None:
         """Record one refusal, unless the agent is beyond its limit. A client that declines is always recorded."""
-        if declined or self._limit.may_be_refused(agent):
+        if declined or self._limit.count_refusal(agent):
             text = reason[:REASON_LENGTH]
             self._record(Rejected(clock.now(), agent, client, round, text, outcome, failed, declined))

@@ -65,5 +65,7 @@ def checking(s: Any, x: Tensor) -> Any:
 
 def test_a_sub_model_that_does_not_run_is_refused_before_the_run() -> None:
     build, x = module(checking, a=linear(6, 8), head=linear(8, 5)), np.zeros((1, 6), np.float32)
-    with pytest.raises(UncuttableModelError, match=r"half its channels does not run: .* in or after '.*there must be 8 features"):
+    with pytest.raises(
+        UncuttableModelError, match=r"half its channels does not run: .* in or after '.*there must be 8 features"
+    ):
         check_cut(build, blueprint_for(build, x), x)

@@ -50,7 +50,7 @@ def test_the_inventory_holds_for_the_agents_of_the_journal(world: ClaimsWorld) -
 
 
 def test_a_change_beyond_the_limit_counts_when_it_comes_again(world: ClaimsWorld) -> None:
-    while world.limit.may_join("a"):
+    while world.limit.count_join("a"):
         pass
     world.say("a", [0])
     assert world.hosts == {}
@@ -62,7 +62,7 @@ def test_a_change_beyond_the_limit_counts_when_it_comes_again(world: ClaimsWorld
 def test_an_agent_beyond_the_limit_joins_again_in_the_same_exchange(world: ClaimsWorld) -> None:
     """Each chunk takes longer than the silence on its slow link, so it leaves and joins with each of them."""
     world.say("a", [0])
-    while world.limit.may_join("a"):
+    while world.limit.count_join("a"):
         pass
     world.listen(SILENCE_SECONDS + 1)
     for _ in range(3):
@@ -73,7 +73,7 @@ def test_an_agent_beyond_the_limit_joins_again_in_the_same_exchange(world: Claim
 
 
 def test_a_join_beyond_the_limit_is_postponed(world: ClaimsWorld) -> None:
-    while world.limit.may_join("a"):
+    while world.limit.count_join("a"):
         pass
     world.say("a", [0])
     world.listen(30, speaking=["b"])
