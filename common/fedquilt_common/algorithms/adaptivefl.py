@@ -154,17 +154,15 @@ class AdaptiveFL:
         pool = self.pool(ctx)
         tables = Tables.from_state(state.extra, pool, self.bonus, self.selection)
         sent = dict(sorted(self._draw_members(tables, pool, ctx)))
-        replies = yield {client: _make_task(state.arrays, pool, member) for client, member in sent.items()}
-        fitting = {client: _reported_member(reply, pool) for client, reply in replies.items() if not len(reply.arrays)}
-        smaller = {client: member for client, member in fitting.items() if member != NOTHING_FITS}
-        retries = (yield {c: _make_task(state.arrays, pool, m) for c, m in smaller.items()}) if smaller else {}
-        last = {**{c: (sent[c], r) for c, r in replies.items()}, **{c: (smaller[c], r) for c, r in retries.items()}}
-        returned = {client: find_member(pool, nested_members(pool, pool[member].part), reply.arrays)
-                    for client, (member, reply) in sorted(last.items()) if len(reply.arrays)}  # fmt: skip
+        replies = yield _make_tasks(state.arrays, pool, sent)
+        smaller = _find_smaller(pool, replies)
+        retries = (yield _make_tasks(state.arrays, pool, smaller)) if smaller else {}
+        latest = {**replies, **retries}
+        returned = _find_returned(pool, {**sent, **smaller}, latest)
         for client in sorted(replies):
             tables.update(client, sent[client], returned.get(client))
         updates = {
-            client: SubModelUpdate(last[client][1].arrays, pool[member].part, last[client][1].weight)
+            client: SubModelUpdate(latest[client].arrays, pool[member].part, latest[client].weight)
             for client, member in returned.items()
         }
         arrays = aggregate(state.arrays, updates) if updates else state.arrays
@@ -219,6 +217,27 @@ def _make_task(arrays: Arrays, pool: Sequence[Member], member: int) -> Task:
     nested = nested_members(pool, pool[member].part)
     allowed: list[Shapes] = [pool[inner].part.shapes for inner in nested]
     return Task("train", arrays, slice=pool[member].part, expect=(*allowed, {}))
+
+
+def _make_tasks(arrays: Arrays, pool: Sequence[Member], members: Mapping[ClientId, int]) -> dict[ClientId, Task]:
+    return {client: _make_task(arrays, pool, member) for client, member in members.items()}
+
+
+def _find_smaller(pool: Sequence[Member], replies: Mapping[ClientId, Reply]) -> dict[ClientId, int]:
+    """Return the members that boards report to fit instead of what they were sent; their replies have no arrays."""
+    fitting = {client: _reported_member(reply, pool) for client, reply in replies.items() if not len(reply.arrays)}
+    return {client: member for client, member in fitting.items() if member != NOTHING_FITS}
+
+
+def _find_returned(
+    pool: Sequence[Member], sent: Mapping[ClientId, int], replies: Mapping[ClientId, Reply]
+) -> dict[ClientId, int]:
+    """Return the members that clients have trained: what they were sent, or one nested in it."""
+    return {
+        client: find_member(pool, nested_members(pool, pool[sent[client]].part), reply.arrays)
+        for client, reply in sorted(replies.items())
+        if len(reply.arrays)
+    }
 
 
 def _reported_member(reply: Reply, pool: Sequence[Member]) -> int:
