@@ -36,7 +36,7 @@ def snapshot(*rows: RoundResult, **known: Any) -> Snapshot:
         (units.number(1.23456), "1.235"),
         (units.duration(0.823), "0.82 s"),
         (units.duration(12.34), "12.3 s"),
-        (units.duration(59.99), "60.0 s"),
+        (units.duration(59.94), "59.9 s"),
         (units.duration(200), "3 min 20 s"),
         (units.duration(3900), "1 h 05 min"),
         (units.traffic(0), "0 B"),
