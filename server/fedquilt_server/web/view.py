@@ -19,6 +19,7 @@ from fedquilt_server.status.scores import (
     median_or_none,
     second_metrics,
     seconds_left,
+    training_share,
 )
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot
 from fedquilt_server.status.units import DASH, duration
@@ -115,7 +116,7 @@ def summarise_results(history: Sequence[RoundResult]) -> ResultSummary:
         lowest=best_score(losses, LOSS),
         seconds=median_or_none(row.seconds for row in history),
         total_seconds=sum(row.seconds for row in history),
-        train_share=_training_share(history),
+        train_share=training_share(history),
         bytes_down=median_or_none(row.bytes_down for row in history),
         bytes_up=median_or_none(row.bytes_up for row in history),
         total_down=sum(row.bytes_down for row in history),
@@ -136,12 +137,6 @@ def _title(history: Sequence[RoundResult], metric: Metric) -> str:
     if any(row.value(f"personal_{metric.name}") is not None for row in history):
         return f"{'Global' if any(row.has_both for row in history) else 'Personal'} {metric.title_inside}"
     return metric.title
-
-
-def _training_share(history: Sequence[RoundResult]) -> float | None:
-    """Return the share of the elapsed time that was spent on training."""
-    total = sum(row.seconds for row in history)
-    return sum(row.train_seconds for row in history) / total if total else None
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def test_the_rounds_show_sub_models_where_there_are_any() -> None:
 def test_the_rounds_show_bytes_of_labels_where_there_are_any() -> None:
     assert "Labels" not in rounds_of(row(1))
     shown = rounds_of(row(1, label_bytes_down=6480, label_bytes_up=648))
-    assert all(words in shown for words in ("Labels down", "6.5 kB", "Labels up", "648 B"))
+    assert all(words in shown for words in ("Labels to clients", "6.5 kB", "Labels from clients", "648 B"))
 
 
 def summary_of(*rows: RoundResult, **known: Any) -> view.Summary:
