@@ -87,11 +87,16 @@ def summarise(snapshot: Snapshot, results: ResultSummary) -> Summary:
         seconds_left=seconds_left(snapshot, results.seconds),
         online=sum(board.online for board in boards),
         boards=len(boards),
-        clients=len({client for board in boards for client in board.clients}),
+        clients=_count_clients(boards),
         states=_count_states(boards),
         joules=sum(board.joules or 0.0 for board in measured) if measured else None,
         estimated=any(board.power_source == "estimate" for board in measured),
     )
+
+
+def _count_clients(boards: Sequence[BoardStatus]) -> int:
+    named = {client for board in boards for client in board.clients}
+    return len(named) + sum(board.unnamed_clients for board in boards)
 
 
 def _count_states(boards: Sequence[BoardStatus]) -> dict[str, int]:
