@@ -170,7 +170,7 @@ SERVER = {
     "simulate": "runs status",
     "provisioning": "simulate",
     "ray_cluster": "provisioning runs simulate status",
-    "fleet": "provisioning",
+    "fleet": "provisioning status",
     "watch": "fleet library runs status",
     "sinks": "status",
     "tools": "simulate status",

@@ -8,7 +8,7 @@ from typing import Final
 from fedquilt_client import hardware
 from fedquilt_client.energy import EnergyMeter, EnergyReading
 from fedquilt_client.jobs import Jobs
-from fedquilt_client.participant import AT_ONCE, IDLE_TELEMETRY_SECONDS, STEP_SECONDS, Participant
+from fedquilt_client.participant import AT_ONCE, STEP_SECONDS, Participant
 from fedquilt_client.power import PowerSensor
 from fedquilt_client.power_choice import choose_sensor
 from fedquilt_client.power_programs import CommandMeter, Stopped
@@ -19,6 +19,7 @@ from fedquilt_common import __version__
 from fedquilt_common.training_jobs import Job
 from fedquilt_common.types import ExchangeId
 from fedquilt_common.wire.messages import (
+    IDLE_TELEMETRY_SECONDS,
     AgentPresence,
     MissingMessage,
     ReceiptMessage,

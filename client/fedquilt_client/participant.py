@@ -21,6 +21,7 @@ from fedquilt_common.errors import ProtocolError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.wire.client_id import instance_of, keep_suffix
 from fedquilt_common.wire.messages import (
+    IDLE_TELEMETRY_SECONDS,
     AgentPresence,
     CoordinatorPresence,
     EndMessage,
@@ -47,7 +48,6 @@ from fedquilt_common.wire.transport import (
 log = logging.getLogger(__name__)
 
 STEP_SECONDS: Final = 0.5
-IDLE_TELEMETRY_SECONDS: Final = 5.0
 AT_ONCE: Final = float("-inf")
 """A time that is always over."""
 

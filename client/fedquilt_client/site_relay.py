@@ -14,13 +14,14 @@ from typing import Final
 
 from fedquilt_client import hardware
 from fedquilt_client.energy import EnergyReading
-from fedquilt_client.participant import AT_ONCE, IDLE_TELEMETRY_SECONDS, STEP_SECONDS, Participant
+from fedquilt_client.participant import AT_ONCE, STEP_SECONDS, Participant
 from fedquilt_client.reports import telemetry_message
 from fedquilt_client.site_boards import SiteBoards
 from fedquilt_client.site_run import SiteRun
 from fedquilt_common import __version__
 from fedquilt_common.wire.chunks import ChunkHeader
 from fedquilt_common.wire.messages import (
+    IDLE_TELEMETRY_SECONDS,
     AgentPresence,
     FailedMessage,
     MissingMessage,

@@ -19,6 +19,7 @@ from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment_file import load_experiment, parse_experiment
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_server.run_options import (
+    DemoOut,
     ExperimentFile,
     JsonResult,
     KeepReplies,
@@ -44,7 +45,7 @@ Broker = Annotated[str | None, typer.Option(help="URL of a broker to use; by def
 
 @app.command()
 def demo(
-    out: Out = None,
+    out: DemoOut = None,
     broker: Broker = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 chooses a free one.")] = 0,
     json_: JsonResult = False,

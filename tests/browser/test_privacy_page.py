@@ -23,7 +23,7 @@ def test_the_page_follows_what_is_spent_and_who_declines(browser: Any) -> None:
     with visit_page(browser, running(20)) as visit:
         sync_api.expect(visit.test("privacy")).to_have_count(0)
         visit.store.update(privacy=spent(4.25))
-        visit.expect("privacy-text", "epsilon 4.25 of 20 at delta 1e-5, 40 clients")
+        visit.expect("privacy-text", "largest epsilon 4.25 of 20 at delta 1e-5, 40 of 40 clients have reported one")
         sync_api.expect(visit.test("privacy").locator("li")).to_have_count(40)
         visit.store.update(privacy=spent(19.99, REASON))
         visit.expect("epsilon", "19.99 of 20")

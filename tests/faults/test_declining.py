@@ -62,7 +62,7 @@ def test_all_places_show_why_a_run_ended_in_which_all_clients_decline(private: S
     assert (result.status, result.reason, len(result.rounds)) == ("finished", WHY, 2)
     lines = dict(summary_lines(result, private.folder, {}))
     assert lines["ended"] == WHY
-    assert lines["privacy"] == "epsilon 7.99 of 8 at delta 0.001, 3 clients, 3 declined"
+    assert lines["privacy"] == "largest epsilon 7.99 of 8 at delta 0.001, 3 of 3 clients have reported one, 3 declined"
     recorded = read_snapshot(private.folder)
     assert [one.kind for one in recorded.events].count("declined") == 3
     for rows in (private.board.current.privacy, result.privacy, recorded.privacy):

@@ -11,7 +11,7 @@ _EXAMPLES = 3
 
 
 def whole_share(anatomy: Anatomy) -> float:
-    """Return the share of a model's numbers, in [0, 1], that each sub-model has, however narrow it is."""
+    """Return the share of a model's numbers, in [0, 1], that belong to no channel group: every width has them."""
     kept = sum(math.prod(_whole_lengths(array)) for array in anatomy.arrays.values())
     return kept / max(1, anatomy.entries)
 

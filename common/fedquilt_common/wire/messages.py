@@ -131,6 +131,8 @@ class Telemetry(WireMessage):
     interval: Annotated[float, Field(gt=0, le=3600)] | None = None
 
 
+IDLE_TELEMETRY_SECONDS: Final = 5.0
+"""Seconds between two telemetry messages of an agent that trains nothing."""
 Outcome = Literal["accepted", "duplicate", "late", "rejected"]
 MAX_OTHERS: Final = 99
 """Limit of the further replies of one receipt, so that it stays smaller than a broker's smallest packet."""

@@ -11,6 +11,7 @@ import typer
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.files.targets import refuse_folder
 from fedquilt_server.central.options import Epochs, Overrides, Threads
+from fedquilt_server.status.units import percent
 
 if TYPE_CHECKING:
     from fedquilt_common.experiment.experiment import Experiment
@@ -86,7 +87,7 @@ def _train(
 def _print_matrix(path: Path, matrix: NoiseMatrix, split: str) -> None:
     from fedquilt_common.datasets import FOLDER_VARIABLE, data_folder
 
-    typer.echo(f"{path}: the model labels {matrix.accuracy:.2%} of {matrix.samples} {split} samples right")
+    typer.echo(f"{path}: the model labels {percent(matrix.accuracy, 2)} of {matrix.samples} {split} samples right")
     folder = data_folder()
     inside = folder is not None and path.resolve().is_relative_to(folder.resolve())
     name = path.resolve().relative_to(folder.resolve()) if folder is not None and inside else path.name

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 
 from fedquilt_common.process.signals import StopSignal
+from fedquilt_common.wire.messages import IDLE_TELEMETRY_SECONDS
 from fedquilt_server.fleet.health import silent_boards
 from fedquilt_server.fleet.listener import FleetListener
 from fedquilt_server.fleet.watch_table import describe_change, health_table
@@ -22,8 +23,8 @@ from fedquilt_server.provisioning.federation import Federation
 from fedquilt_server.provisioning.renewal import certificate_ends, describe_ends
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-HEALTH_SECONDS: Final = 35.0
-"""Seconds to wait for the boards' health: an idle board reports it every 30 s."""
+HEALTH_SECONDS: Final = IDLE_TELEMETRY_SECONDS + 5.0
+"""Seconds to wait for the boards' health: until an idle board reports it, and for the way."""
 NOTE_SECONDS: Final = 1.0
 """Seconds after which ``--once`` reports which boards it waits for."""
 STEP_SECONDS: Final = 0.25
@@ -110,7 +111,7 @@ def _await_health(listener: FleetListener, stop: StopSignal) -> None:
             noted = True
             typer.echo(
                 f"Waiting up to {HEALTH_SECONDS:.0f} s for the health of {', '.join(missing)}. An idle board reports "
-                "it every 30 s",
+                f"it every {IDLE_TELEMETRY_SECONDS:.0f} s",
                 err=True,
             )
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedquilt_server.fleet.health import BoardHealth
+from fedquilt_server.status.units import percent
 
 _MIB = 1 << 20
 COLUMNS: Final = ("board", "state", "version", "training", "memory", "temperature", "power", "problems", "last seen")
@@ -126,13 +127,17 @@ def _cells(board: BoardHealth, now: float) -> dict[str, str]:
         "board": board.board,
         "state": _state(board),
         "version": board.version or _NONE,
-        "training": ", ".join(f"{client}: {part:.0%}" for client, part in sorted(board.training.items())) or _NONE,
+        "training": _training(board),
         "memory": _memory(board),
         "temperature": _NONE if board.temperature is None else f"{board.temperature:.0f} °C",
         "power": _power(board),
         "problems": "; ".join(board.problems) or _NONE,
         "last seen": _NONE if board.last_seen is None else _age(now - board.last_seen),
     }
+
+
+def _training(board: BoardHealth) -> str:
+    return ", ".join(f"{client}: {percent(part, 0)}" for client, part in sorted(board.training.items())) or _NONE
 
 
 def _state(board: BoardHealth) -> str:

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.experiment.sections import Budget
@@ -39,14 +39,23 @@ _PARTS: Final = {BOARDS: "boards", REPLIES: "timeline", EVENTS: "events"}
 """Files that every run has, and the part of the page that shows them."""
 
 
+class ClientCount(BaseModel):
+    """How many clients a board hosted, in ``boards.csv``."""
+
+    model_config = ConfigDict(frozen=True)
+
+    agent: str
+    clients: int = 0
+
+
 def read_snapshot(folder: Path) -> Snapshot:
     """Return what the files of a run folder hold, whatever their state."""
     run = read_run(folder)
     notes = [LAGGING] if run.status == "running" else []
-    replies = _latest_rounds(iterate_latest_rows(folder / REPLIES, ReplyRow, notes))
+    replies = list(iterate_latest_rows(folder / REPLIES, ReplyRow, notes))
     parts: dict[str, Any] = {
         "boards": _read_boards(folder, replies, notes),
-        "reply_rows": replies,
+        "reply_rows": _latest_rounds(replies),
         "events": _read_events(folder / EVENTS, notes),
         "coverage": read_coverage(folder / COVERAGE, notes),
         "budget": _read_budget(run),
@@ -88,21 +97,25 @@ def _latest_rounds(rows: Iterable[ReplyRow]) -> list[ReplyRow]:
 
 
 def _read_boards(folder: Path, replies: Sequence[ReplyRow], notes: list[str]) -> list[BoardStatus]:
-    """Return the boards with the clients of their latest replies; without ``boards.csv``, those that replied."""
+    """Return the boards with their clients; without ``boards.csv``, those that replied."""
     clients = _clients_of(replies)
     rows = iterate_latest_rows(folder / BOARDS, BoardStatus, notes, without=("clients",))  # only their number
     found = {row.agent: row for row in islice(rows, MOST_SHOWN)} or {name: BoardStatus(agent=name) for name in clients}
-    return [found[name].model_copy(update={"clients": clients.get(name, [])}) for name in sorted(found)]
+    counts = {row.agent: row.clients for row in iterate_latest_rows(folder / BOARDS, ClientCount, [])}
+    return [_with_clients(found[name], clients.get(name, []), counts.get(name, 0)) for name in sorted(found)]
+
+
+def _with_clients(board: BoardStatus, clients: list[int], count: int) -> BoardStatus:
+    return board.model_copy(update={"clients": clients, "unnamed_clients": max(0, count - len(clients))})
 
 
 def _clients_of(replies: Sequence[ReplyRow]) -> dict[str, list[int]]:
-    """Return the clients that each agent hosted in the last round in which it had a task."""
-    last = {row.agent: row.round for row in replies}
-    found = defaultdict[str, set[int]](set)
-    for row in replies:
-        if row.client is not None and row.round == last[row.agent]:
-            found[row.agent].add(row.client)
-    return {agent: sorted(clients) for agent, clients in found.items()}
+    """Return the clients of which each agent sent the newest reply that was not rejected."""
+    hosts = {row.client: row.agent for row in replies if row.client is not None and row.outcome != "rejected"}
+    found = defaultdict[str, list[int]](list)
+    for client, agent in sorted(hosts.items()):
+        found[agent].append(client)
+    return found
 
 
 def _read_events(path: Path, notes: list[str]) -> list[RunEvent]:

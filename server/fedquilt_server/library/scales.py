@@ -1,4 +1,4 @@
-"""Numbers for people: one unit and one number of decimals for all values of a column."""
+"""Numbers for people: one unit for all values of a column, and about three significant digits for each."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from typing import Final, Literal, TypeAlias
 
 from fedquilt_common.learning_tasks.metrics import ACCURACY
 from fedquilt_server.library.quantities import QUANTITIES, Unit
-from fedquilt_server.status.units import DASH
+from fedquilt_server.status.units import DASH, fixed, percentage
 
 CellKind: TypeAlias = Unit | Literal["text", "count"]
 DIGITS: Final = 3
-"""Significant digits of the largest number of a column."""
-_MOST_DIGITS: Final = 6
-_FIXED_LIMIT: Final = 1e15
-"""Numbers from here on are written with an exponent."""
+"""Significant digits of a number below 1000; a larger one has them all."""
+SHARE_DIGITS: Final = 2
+_FIXED: Final = (1e-4, 1e15)
+"""Numbers outside are written with an exponent."""
+_LEAST: Final = 1e-3
+"""A smaller unit is chosen if the smallest number of a column would be less than this."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How the numbers of a column are written: multiplied by ``factor``, in ``symbol``, with ``digits`` decimals."""
+    """How the numbers of a column are written: as values of ``kind`` multiplied by ``factor``, in ``symbol``."""
 
+    kind: CellKind = "text"
     factor: float = 1.0
     symbol: str = ""
-    digits: int = 0
 
 
 _STEPS: Final[dict[CellKind, tuple[tuple[float, float, str], ...]]] = {
@@ -39,27 +41,40 @@ _STEPS: Final[dict[CellKind, tuple[tuple[float, float, str], ...]]] = {
 
 
 def scale_of(kind: CellKind, values: Sequence[float]) -> Scale:
-    """Return the unit and the decimals with which a column of these values is easy to read."""
-    if kind not in _STEPS:
+    """Return the unit in which a column of these values is easy to read: that of the largest, if it suits the rest."""
+    known = [abs(value) for value in values if math.isfinite(value)]
+    if kind not in _STEPS or (kind != "share" and not known):
         return Scale()
-    if kind != "share" and not any(map(math.isfinite, values)):
-        return Scale()
-    largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
-    factor, symbol = next((factor, symbol) for start, factor, symbol in _STEPS[kind] if largest >= start)
-    if kind == "share":
-        return Scale(factor, symbol, 2)
-    shown = largest * factor
-    digits = DIGITS - 1 - math.floor(math.log10(shown)) if shown > 0 else 0
-    return Scale(factor, symbol, min(max(digits, 0), _MOST_DIGITS))
+    largest, smallest = max(known, default=0.0), min(filter(None, known), default=math.inf)
+    possible = [(factor, symbol) for start, factor, symbol in _STEPS[kind] if largest >= start]
+    factor, symbol = next((one for one in possible if smallest * one[0] >= _LEAST), possible[-1])
+    return Scale(kind, factor, symbol)
 
 
 def number_text(value: float, scale: Scale) -> str:
     """Return a number in the scale of its column; a dash for one that is not finite."""
     if not math.isfinite(value):
         return DASH
-    shown = value * scale.factor
-    text = f"{shown:.{scale.digits}f}" if abs(shown) < _FIXED_LIMIT else f"{shown:.3e}"
-    return "0" + text[2:] if text.startswith("-0") and not float(text) else text
+    if scale.kind == "share":
+        return percentage(value, SHARE_DIGITS)
+    shown = value * scale.factor or 0.0  # no -0
+    if shown and not _FIXED[0] <= abs(shown) < _FIXED[1]:
+        return f"{shown:.{DIGITS - 1}e}"
+    return fixed(shown, _decimals(shown, scale))
+
+
+def deviation_text(deviation: float, mean: float, scale: Scale) -> str:
+    """Return a deviation with as many decimals as its mean, or with its own if the mean is 0 or has an exponent."""
+    text = number_text(mean, scale)
+    if not mean or "e" in text or not math.isfinite(deviation):
+        return number_text(deviation, scale)
+    return fixed(deviation * scale.factor, len(text.partition(".")[2]))
+
+
+def _decimals(shown: float, scale: Scale) -> int:
+    if scale.kind not in _STEPS or not shown:
+        return 0
+    return max(0, DIGITS - 1 - math.floor(math.log10(abs(shown))))
 
 
 def score_text(score: str | None, value: float | None) -> str:

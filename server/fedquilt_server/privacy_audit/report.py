@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedquilt_server.status.console import print_whole
+from fedquilt_server.status.units import percent
 
 AttackName = Literal["loss threshold", "likelihood ratio"]
 
@@ -67,7 +68,7 @@ def print_report(report: AuditReport) -> None:
     kind = "the global model" if report.models == "global" else "the clients' own models"
     table = Table(title=f"{report.run}: attacks on {kind}", box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("attack")
-    for name in ("client", "members", "non-members", "AUC", "95 % interval", f"TPR at {report.fpr:.0%} FPR"):
+    for name in ("client", "members", "non-members", "AUC", "95 % interval", f"TPR at {percent(report.fpr, 0)} FPR"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("allowed AUC, TPR", justify="right", no_wrap=True)
     for row in report.attacks:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from fedquilt_server.library.scales import CellKind, Scale, number_text, scale_of
+from fedquilt_server.library.scales import CellKind, Scale, deviation_text, number_text, scale_of
 from fedquilt_server.report.mean_deviation import MeanDeviation
 from fedquilt_server.status.units import DASH
 
@@ -98,9 +98,15 @@ def cell_text(cell: Cell, scale: Scale, runs: Cell = None) -> str:
         return cell
     if isinstance(cell, MeanDeviation):
         part = "" if runs is None or runs == cell.n else f" (n = {cell.n})"
-        mean = number_text(cell.mean, scale)
-        return f"{mean}{'' if cell.deviation is None else f' {PLUS_MINUS} {number_text(cell.deviation, scale)}'}{part}"
+        return f"{_mean_text(cell, scale)}{part}"
     return number_text(cell, scale)
+
+
+def _mean_text(cell: MeanDeviation, scale: Scale) -> str:
+    mean = number_text(cell.mean, scale)
+    if cell.deviation is None or not math.isfinite(cell.mean):
+        return mean
+    return f"{mean} {PLUS_MINUS} {deviation_text(cell.deviation, cell.mean, scale)}"
 
 
 def flat_columns(table: ReportTable) -> list[str]:

@@ -25,7 +25,8 @@ _MAPPINGS: Final = (
 """Fields of a round that hold a value for each client or each score: they are not columns of ``rounds.csv``."""
 CLASS_COLUMNS: Final = ("round", "class", "accuracy")
 CLIENT_COLUMNS: Final = ("round", "client", "level", "accuracy", "score", "label_bytes_down", "label_bytes_up")
-BOARD_COLUMNS: Final = tuple(name for name in BoardStatus.model_fields if name != "training")
+_NOT_IN_TABLE: Final = {"training", "unnamed_clients"}
+BOARD_COLUMNS: Final = tuple(name for name in BoardStatus.model_fields if name not in _NOT_IN_TABLE)
 
 
 def round_records(rows: Sequence[RoundResult]) -> list[Cells]:
@@ -69,7 +70,7 @@ def class_records(rows: Sequence[RoundResult]) -> list[Cells]:
 
 def board_records(boards: Sequence[BoardStatus]) -> list[Cells]:
     """Return a record for each board; ``clients`` is their number."""
-    return [board.model_dump(exclude={"training"}) | {"clients": len(board.clients)} for board in boards]
+    return [board.model_dump(exclude=_NOT_IN_TABLE) | {"clients": len(board.clients)} for board in boards]
 
 
 def rounds_csv(rows: Sequence[RoundResult]) -> str:

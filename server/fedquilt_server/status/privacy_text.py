@@ -15,16 +15,22 @@ def most_spent(rows: Sequence[PrivacySpent]) -> PrivacySpent | None:
 
 
 def describe_privacy(rows: Sequence[PrivacySpent]) -> str:
-    """Return ``epsilon 19.99 of 20 at delta 1e-5, 10 clients, 2 declined``.
+    """Return ``largest epsilon 19.99 of 20 at delta 1e-5, 9 of 10 clients have reported one, 2 declined``.
 
     Only ``2 clients declined`` if no client trains with local differential privacy; empty without any of both.
     """
     private, declined = sum(row.budget is not None for row in rows), sum(bool(row.declined) for row in rows)
     if not private:
         return f"{count_clients(declined)} declined" if declined else ""
-    most = most_spent(rows)
-    spent = "unknown" if most is None else f"{epsilon_text(most.epsilon)} of {describe_limit(most)}"
-    return f"epsilon {spent}, {count_clients(private)}{f', {declined} declined' if declined else ''}"
+    return f"{_describe_spent(rows, private)}{f', {declined} declined' if declined else ''}"
+
+
+def _describe_spent(rows: Sequence[PrivacySpent], private: int) -> str:
+    most, known = most_spent(rows), sum(row.epsilon is not None for row in rows if row.budget is not None)
+    count = f"{known} of {count_clients(private)} {'has' if private == 1 else 'have'} reported one"
+    if most is None:
+        return f"epsilon: {count}"
+    return f"largest epsilon {epsilon_text(most.epsilon)} of {describe_limit(most)}, {count}"
 
 
 def describe_central(rounds: Sequence[RoundResult]) -> str:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedquilt_common.learning_tasks.class_scores import CLASS_ACCURACY
 from fedquilt_common.learning_tasks.metrics import MAIN_METRICS
 from fedquilt_server.status.training_memory import TrainingMemory
+from fedquilt_server.status.units import percent
 
 FORMAT: Final = 2
 """Version of ``result.json``, ``events.jsonl`` and the tables of a run folder. It grows if a field changes."""
@@ -180,20 +181,26 @@ class CentralSpent(BaseModel):
     clip: float = Field(description="largest L2 norm of a client's update in this round")
 
 
+def describe_whole_share(share: float) -> str:
+    """Return in words which share of a model's numbers no width cuts."""
+    return f"{percent(share)} of the model's numbers belong to no channel group, so every width has them"
+
+
 class ModelCut(BaseModel):
     """How the experiment's model is cut, where clients may train sub-models."""
 
     model_config = ConfigDict(frozen=True)
 
     groups: int = Field(description="channel groups that are cut")
-    whole_share: float = Field(description="share of the model's numbers that each sub-model has, however narrow")
+    whole_share: float = Field(
+        description="share of the model's numbers that belong to no channel group, so that every width has them"
+    )
     kept_whole: dict[str, str] = Field(default_factory=dict, description="array -> what of it is not cut, and why")
 
     @property
     def summary(self) -> str:
         """One sentence for the log."""
-        share = f"{100 * self.whole_share:.1f} % of the model's numbers are in every sub-model"
-        return f"Sub-models: {self.groups} channel groups are cut, {share}"
+        return f"Sub-models: {self.groups} channel groups are cut, {describe_whole_share(self.whole_share)}"
 
 
 class Ending(BaseModel):

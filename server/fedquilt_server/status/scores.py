@@ -47,6 +47,12 @@ def median_or_none(values: Iterable[float]) -> float | None:
     return median(numbers) if numbers else None
 
 
+def training_share(rows: Sequence[RoundResult]) -> float | None:
+    """Return the share of the rounds' time that was spent on training; None without time."""
+    whole = sum(row.seconds for row in rows)
+    return sum(row.train_seconds for row in rows) / whole if whole else None
+
+
 def seconds_left(snapshot: Snapshot, seconds: float | None) -> float | None:
     """Estimate the time until the end of the run.
 

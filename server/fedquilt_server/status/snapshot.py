@@ -74,6 +74,9 @@ class BoardStatus(BaseModel):
     reason: str = Field(default="", description="why the health is not online, for people")
     since: float = Field(default=0.0, description="Unix time since which the health is as it is")
     clients: ClientList = Field(default_factory=list)
+    unnamed_clients: int = Field(
+        default=0, description="its further clients: the files of a recorded run have their number only"
+    )
     workers: int = Field(default=1, description="clients that it trains at the same time")
     cores: int = 0
     memory_total: int = 0

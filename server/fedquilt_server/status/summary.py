@@ -22,8 +22,9 @@ from fedquilt_server.status.scores import (
     measured_scores,
     median_or_none,
     second_metrics,
+    training_share,
 )
-from fedquilt_server.status.units import duration, traffic
+from fedquilt_server.status.units import duration, percent, traffic
 
 LABEL_WIDTH = 11
 
@@ -60,7 +61,7 @@ def summary_lines(result: Result, folder: Path, restarts: Mapping[str, int]) -> 
     yield from _scores(rows)
     if rows:
         yield "rounds", _times(rows)
-        yield "traffic", _traffic(rows)
+        yield from _traffic(rows)
         yield "replies", _replies(rows)
     for spent in (describe_privacy(result.privacy), describe_central(rows)):
         if spent:
@@ -111,17 +112,21 @@ def _value(score: Score) -> float:
 def _times(rows: Sequence[RoundResult]) -> str:
     whole = sum(row.seconds for row in rows)
     a_round = median_or_none(row.seconds for row in rows)
-    training = sum(row.train_seconds for row in rows) / whole if whole else 0.0
-    return f"{len(rows)} in {duration(whole)} (median {duration(a_round)}), {training:.0%} of it training"
+    training = percent(training_share(rows), 0)
+    return f"{len(rows)} in {duration(whole)}, {training} of it training (median round {duration(a_round)})"
 
 
-def _traffic(rows: Sequence[RoundResult]) -> str:
-    down, up = (traffic(sum(getattr(row, f"bytes_{way}") for row in rows)) for way in ("down", "up"))
+def _traffic(rows: Sequence[RoundResult]) -> Iterator[tuple[str, str]]:
+    """Yield the bytes at the coordinator's socket, where a broadcast counts once, and those of all clients' labels."""
+    yield "traffic", _both_ways(rows, "bytes")
     labels = [row for row in rows if row.label_bytes_up is not None]
-    if not labels:
-        return f"{down} down, {up} up"
-    label_down, label_up = (sum(getattr(row, f"label_bytes_{way}") or 0 for row in labels) for way in ("down", "up"))
-    return f"{down} down, {up} up (soft labels {traffic(label_down)} down, {traffic(label_up)} up)"
+    if labels:
+        yield "soft labels", f"{_both_ways(labels, 'label_bytes')}, summed over the clients"
+
+
+def _both_ways(rows: Sequence[RoundResult], name: str) -> str:
+    down, up = (traffic(sum(getattr(row, f"{name}_{way}") or 0 for row in rows)) for way in ("down", "up"))
+    return f"{down} down, {up} up"
 
 
 def _replies(rows: Sequence[RoundResult]) -> str:

@@ -1,19 +1,31 @@
-"""Values for people: short, with units, and a dash for what is not known (never 0 or NaN)."""
+"""Values for people: short, with units, and a dash for what is not known (never 0 or NaN).
+
+``web/static/units.js`` formats the same values in the page.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Final
 
 DASH: Final = "\N{EN DASH}"
 """Stands for a value that is not known."""
+_EXACT: Final = Context(prec=400, rounding=ROUND_HALF_UP)
+_MOST_DECIMALS: Final = 6
+"""Decimals of a percentage that tell a share from 0 and from 1."""
 
 
 def is_number(value: float | None) -> bool:
     """Return whether ``value`` is a finite number."""
     return value is not None and math.isfinite(value)
+
+
+def fixed(value: float, digits: int) -> str:
+    """Format a finite number as JavaScript's ``toFixed`` does: the exact value, and halves away from zero."""
+    return f"{Decimal(value).quantize(Decimal(1).scaleb(-digits), context=_EXACT):f}"
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -22,8 +34,17 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """Format a share: 0.934 as ``93.4 %``."""
-    return f"{100 * value:.{digits}f} %" if value is not None and is_number(value) else DASH
+    """Format a share: 0.934 as ``93.4 %``. Only 0 is ``0 %`` and only 1 is ``100 %``: others get more decimals."""
+    return f"{percentage(value, digits)} %" if value is not None and is_number(value) else DASH
+
+
+def percentage(share: float, digits: int) -> str:
+    """Format a share as ``percent`` does, without the sign."""
+    for decimals in range(digits, _MOST_DECIMALS + 1):
+        text = fixed(100 * share, decimals)
+        if share in (0, 1) or float(text) not in (0, 100):
+            return text
+    return "< 0.000001" if share < 0.5 else "> 99.999999"
 
 
 def traffic(size: float | None) -> str:
@@ -42,30 +63,45 @@ def memory(size: float | None) -> str:
 
 
 def _scaled(size: float | None, step: int, units: Sequence[str]) -> str:
+    """Format a size in the first unit in which it is less than ``step`` after rounding."""
     if size is None or not is_number(size):
         return DASH
-    power = 0
-    while size >= step and power < len(units) - 1:
-        size, power = size / step, power + 1
-    digits = 0 if power == 0 or size >= 100 else 1
-    return f"{size:.{digits}f} {units[power]}"
+    for unit in units:
+        text = fixed(size, 0) if unit == units[0] else _three_digits(size)
+        if abs(float(text)) < step:
+            break
+        size /= step
+    return f"{text} {unit}"
+
+
+def _three_digits(size: float) -> str:
+    """Return one decimal of a number below 100, and none of another one."""
+    text = fixed(size, 1)
+    return text if abs(float(text)) < 100 else fixed(size, 0)
 
 
 def duration(seconds: float | None) -> str:
     """Format a duration: ``0.82 s``, ``12.3 s``, ``3 min 20 s``, ``1 h 05 min``."""
     if seconds is None or not is_number(seconds):
         return DASH
-    if seconds < 60:
-        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
+    for digits, limit in ((2, 10), (1, 60)):
+        text = fixed(seconds, digits)
+        if float(text) < limit:
+            return f"{text} s"
+    return _minutes(int(fixed(seconds, 0)))
+
+
+def _minutes(seconds: int) -> str:
+    minutes, rest = divmod(seconds, 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def whole_duration(seconds: float) -> str:
     """Format a duration that changes all the time: without fractions of a second."""
-    return duration(seconds) if seconds >= 60 else f"{max(seconds, 0):.0f} s"
+    if not is_number(seconds):
+        return DASH
+    whole = int(fixed(max(seconds, 0), 0))
+    return _minutes(whole) if whole >= 60 else f"{whole} s"
 
 
 def time_text(at: float | None) -> str | None:

@@ -30,6 +30,7 @@ from fedquilt_common.tracing.heads import list_heads
 from fedquilt_common.tracing.memory_estimate import memory_to_train
 from fedquilt_common.tracing.outputs import check_outputs, warn_about_outputs
 from fedquilt_common.tracing.trace import Blueprint, blueprint_for
+from fedquilt_server.status.results import describe_whole_share
 
 WIDTHS: Final = (1.0, 0.5, 0.25, 0.125, 0.0625)
 """The five client capacities of FedRolex."""
@@ -317,7 +318,7 @@ def _print_groups(report: Mapping[str, Any], console: Console) -> None:
         kept = [str(count * each) for count in group["widths"].values()]
         groups.add_row(str(group["depth"]), group["name"], channels, *kept)
     console.print(groups)
-    console.print(f"  {100 * report['whole_share']:.1f} % of the numbers are in every sub-model", highlight=False)
+    console.print(f"  {describe_whole_share(report['whole_share'])}", highlight=False)
     for name, reason in report["kept_whole"].items():
         console.print(f"  {name} is {reason}", markup=False)
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from fedquilt_server.status.problems import board_health, sort_worst_first
 from fedquilt_server.status.run_lines import fit
 from fedquilt_server.status.snapshot import BoardStatus, HealthState
-from fedquilt_server.status.units import memory, whole_duration
+from fedquilt_server.status.units import memory, percent, whole_duration
 from fedquilt_server.status.waiting import ranges
 
 LEAST_IMPORTANT: Final = ("power", "seen", "temperature", "memory", "training", "clients")
@@ -83,4 +83,4 @@ def _cells(board: BoardStatus, now: float) -> dict[str, str]:
 def _training(board: BoardStatus) -> str:
     """Return the progress of the clients in training: of one, or the mean of several."""
     parts = list(board.training.values())
-    return f"{sum(parts) / len(parts):.0%}" if parts else ""
+    return percent(sum(parts) / len(parts), 0) if parts else ""

@@ -10,13 +10,12 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, TypeAdapter
 
-from fedquilt_server.status.coverage import Coverage
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import RunEvent
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot
 from fedquilt_server.web.open_run import RequestedRun
-from fedquilt_server.web.quilt import thin_coverage
+from fedquilt_server.web.quilt import ThinCoverage, thin_coverage
 
 Since = Annotated[int, Query(ge=0, description="Return only what belongs to later rounds than this one.")]
 SinceTime = Annotated[
@@ -97,7 +96,7 @@ def api_routes() -> APIRouter:
         rows = [row for row in run.store.current.reply_rows if row.round > since]
         return _csv(rows, ReplyRow, "replies") if form == "csv" else _json(_REPLIES.dump_json(rows))
 
-    @router.get("/coverage", response_model=Coverage | None, summary="Which parts of the model were trained")
+    @router.get("/coverage", response_model=ThinCoverage | None, summary="Which parts of the model were trained")
     async def coverage(run: RequestedRun, channels: MostChannels = _ALL_CHANNELS) -> Response:
         """Return how often each output channel was trained, and by which boards; null before the first reply."""
         found = run.store.current.coverage

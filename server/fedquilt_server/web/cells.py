@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from fedquilt_server.status.privacy_text import count_clients
 from fedquilt_server.status.problems import SEVERITY, board_health
 from fedquilt_server.status.snapshot import BoardStatus
 from fedquilt_server.status.units import DASH, energy, is_number, memory, number, percent
@@ -28,7 +29,7 @@ def format_cells(board: BoardStatus) -> BoardCells:
         "rank": SEVERITY.index(health),
         "reason": _cut(board.reason, 200),
         "since": round(board.since) if is_number(board.since) else 0,
-        "clients": _cut(ranges(board.clients), 60),
+        "clients": _clients(board),
         "cores": count(board.cores),
         "workers": count(board.workers),
         **_memory_cells(board),
@@ -43,6 +44,14 @@ def format_cells(board: BoardStatus) -> BoardCells:
         "restarts": str(board.restarts),
         "seen": round(board.last_seen) if is_number(board.last_seen) else 0,
     }
+
+
+def _clients(board: BoardStatus) -> str:
+    if not board.unnamed_clients:
+        return _cut(ranges(board.clients), 60)
+    if not board.clients:
+        return count_clients(board.unnamed_clients)
+    return f"{_cut(ranges(board.clients), 50)} and {board.unnamed_clients} more"
 
 
 def _memory_cells(board: BoardStatus) -> BoardCells:

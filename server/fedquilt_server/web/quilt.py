@@ -6,19 +6,50 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from pydantic import Field
+
 from fedquilt_server.status.coverage import Coverage, LayerCoverage
 from fedquilt_server.status.units import number, percent
 
 
-def thin_coverage(coverage: Coverage, channels: int) -> Coverage:
+class ThinLayer(LayerCoverage):
+    """One layer with means of adjacent channels as ``counts`` and ``latest``, and what all its channels have."""
+
+    channels: int = Field(description="output channels of the layer")
+    trained: float | None = Field(description="share of the channels that a reply has trained; null without channels")
+    trained_latest: float | None = Field(description="share of the channels that the last round trained")
+    least: int | None = Field(description="the fewest replies that trained a channel")
+    most: int | None = Field(description="the most replies that trained a channel")
+
+
+class ThinCoverage(Coverage):
+    """The coverage of all layers with a limited number of counts."""
+
+    layers: list[ThinLayer]  # type: ignore[assignment]
+
+
+def thin_coverage(coverage: Coverage, channels: int) -> ThinCoverage:
     """Return the coverage with at most ``channels`` numbers per layer: the means of adjacent channels, rounded."""
-    return coverage.model_copy(update={"layers": [_thin_layer(layer, channels) for layer in coverage.layers]})
+    layers = [_thin_layer(layer, channels) for layer in coverage.layers]
+    return ThinCoverage(rounds=coverage.rounds, replies=coverage.replies, layers=layers)
 
 
-def _thin_layer(layer: LayerCoverage, channels: int) -> LayerCoverage:
-    thinned = {"counts": _means(layer.counts, channels), "latest": _means(layer.latest, channels)}
-    shares = {agent: round(share, 3) for agent, share in layer.boards.items()}
-    return layer.model_copy(update={**thinned, "boards": shares})
+def _thin_layer(layer: LayerCoverage, channels: int) -> ThinLayer:
+    return ThinLayer(
+        name=layer.name,
+        counts=_means(layer.counts, channels),
+        latest=_means(layer.latest, channels),
+        boards={agent: round(share, 6) for agent, share in layer.boards.items()},
+        channels=len(layer.counts),
+        trained=_trained_share(layer.counts),
+        trained_latest=_trained_share(layer.latest),
+        least=min(layer.counts, default=None),
+        most=max(layer.counts, default=None),
+    )
+
+
+def _trained_share(counts: Sequence[int]) -> float | None:
+    return sum(count > 0 for count in counts) / len(counts) if counts else None
 
 
 def _means(values: Sequence[int], most: int) -> list[int]:
@@ -56,14 +87,14 @@ def coverage_rows(coverage: Coverage | None) -> list[CoverageRow]:
 
 
 def _row(layer: LayerCoverage) -> CoverageRow:
-    size, shares = len(layer.counts), list(layer.boards.values())
+    shares = list(layer.boards.values())
     return CoverageRow(
         name=layer.name,
-        channels=str(size),
-        trained=percent(sum(n > 0 for n in layer.counts) / size if size else None, 0),
+        channels=str(len(layer.counts)),
+        trained=percent(_trained_share(layer.counts), 0),
         least=number(min(layer.counts, default=None), 0),
         most=number(max(layer.counts, default=None), 0),
-        latest=percent(sum(n > 0 for n in layer.latest) / size if size else None, 0),
+        latest=percent(_trained_share(layer.latest), 0),
         share=percent(sum(shares) / len(shares) if shares else None, 0),
     )
 

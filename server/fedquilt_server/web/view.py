@@ -19,6 +19,7 @@ from fedquilt_server.status.scores import (
     median_or_none,
     second_metrics,
     seconds_left,
+    training_share,
 )
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot
 from fedquilt_server.status.units import DASH, duration
@@ -86,11 +87,16 @@ def summarise(snapshot: Snapshot, results: ResultSummary) -> Summary:
         seconds_left=seconds_left(snapshot, results.seconds),
         online=sum(board.online for board in boards),
         boards=len(boards),
-        clients=len({client for board in boards for client in board.clients}),
+        clients=_count_clients(boards),
         states=_count_states(boards),
         joules=sum(board.joules or 0.0 for board in measured) if measured else None,
         estimated=any(board.power_source == "estimate" for board in measured),
     )
+
+
+def _count_clients(boards: Sequence[BoardStatus]) -> int:
+    named = {client for board in boards for client in board.clients}
+    return len(named) + sum(board.unnamed_clients for board in boards)
 
 
 def _count_states(boards: Sequence[BoardStatus]) -> dict[str, int]:
@@ -115,7 +121,7 @@ def summarise_results(history: Sequence[RoundResult]) -> ResultSummary:
         lowest=best_score(losses, LOSS),
         seconds=median_or_none(row.seconds for row in history),
         total_seconds=sum(row.seconds for row in history),
-        train_share=_training_share(history),
+        train_share=training_share(history),
         bytes_down=median_or_none(row.bytes_down for row in history),
         bytes_up=median_or_none(row.bytes_up for row in history),
         total_down=sum(row.bytes_down for row in history),
@@ -136,12 +142,6 @@ def _title(history: Sequence[RoundResult], metric: Metric) -> str:
     if any(row.value(f"personal_{metric.name}") is not None for row in history):
         return f"{'Global' if any(row.has_both for row in history) else 'Personal'} {metric.title_inside}"
     return metric.title
-
-
-def _training_share(history: Sequence[RoundResult]) -> float | None:
-    """Return the share of the elapsed time that was spent on training."""
-    total = sum(row.seconds for row in history)
-    return sum(row.train_seconds for row in history) / total if total else None
 
 
 @dataclass(frozen=True)

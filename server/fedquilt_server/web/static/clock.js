@@ -25,15 +25,6 @@ function countdown(deadline) {
   return `closes in ${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`;
 }
 
-// Format seconds as the server does in its tables.
-export function duration(seconds) {
-  if (seconds === null || !Number.isFinite(seconds)) return "–";
-  if (seconds < 60) return seconds < 10 ? `${seconds.toFixed(2)} s` : `${seconds.toFixed(1)} s`;
-  const whole = Math.round(seconds);
-  if (whole < 3600) return `${Math.floor(whole / 60)} min ${two(whole % 60)} s`;
-  return `${Math.floor(whole / 3600)} h ${two(Math.floor(whole / 60) % 60)} min`;
-}
-
 function updateTexts(root, name, text) {
   for (const node of root.querySelectorAll(`[data-${name}]`)) {
     const at = Number(node.dataset[name]);

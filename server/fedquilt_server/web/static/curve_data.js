@@ -1,4 +1,6 @@
 // The points of the curves, as the server sends them, and the columns that each chart draws.
+import { BYTES, JOULES, inSeconds, percent, scaled } from "./units.js";
+
 const COLUMNS = ["round", "value", "personal", "loss", "down", "up", "sending", "training", "waiting", "averaging", "joules", "bytes", "seconds"];
 export const points = Object.fromEntries(COLUMNS.map((name) => [name, []]));
 export const run = { measure: "", title: "", share: false };
@@ -25,8 +27,6 @@ export function stacked(names) {
   return names.map((name) => (below = below.map((v, i) => v + (points[name][i] ?? 0))));
 }
 
-const percent = (v, digits) => `${(100 * v).toFixed(digits)} %`;
-
 // Decimals of a multiple of the step: 1 for 0.5, 2 for 0.25. One digit of a step such as 0.0437 is enough.
 function digitsFor(step) {
   const least = Math.ceil(-Math.log10(step) - 1e-9);
@@ -35,22 +35,17 @@ function digitsFor(step) {
   return Math.min(12, Math.max(0, isShort ? least : least + 1));
 }
 
-// Without a step, three digits or so.
-function scaled(v, step, units) {
-  let power = 0;
-  while (Math.abs(v) >= 1000 && power < units.length - 1) [v, step, power] = [v / 1000, step / 1000, power + 1];
-  const digits = step ? digitsFor(step) : power === 0 || Math.abs(v) >= 100 ? 0 : 1;
-  return `${v.toFixed(digits)} ${units[power]}`;
-}
-
-const quantity = (...units) => ({ tick: (v, step) => scaled(v, step, units), show: (v) => scaled(v, 0, units) });
+const quantity = (units) => ({
+  tick: (v, step) => scaled(v, units, (power) => digitsFor(step / 1000 ** power)),
+  show: (v) => scaled(v, units),
+});
 
 const plainTick = (v, step) => (Math.abs(v) >= 1e5 ? v.toExponential(1) : v.toFixed(digitsFor(step)));
 const plain = { tick: plainTick, show: (v) => (Math.abs(v) >= 1e5 ? v.toExponential(3) : v.toFixed(4)) };
-const share = { tick: (v, step) => percent(v, Math.max(0, digitsFor(step) - 2)), show: (v) => percent(v, 2) };
-const size = quantity("B", "kB", "MB", "GB", "TB");
-const energy = quantity("J", "kJ", "MJ", "GJ");
-const time = { tick: (v, step) => `${v.toFixed(digitsFor(step))} s`, show: (v) => `${v.toFixed(v < 10 ? 2 : 1)} s` };
+const share = { tick: (v, step) => `${(100 * v).toFixed(Math.max(0, digitsFor(step) - 2))} %`, show: (v) => percent(v, 2) };
+const size = quantity(BYTES);
+const energy = quantity(JOULES);
+const time = { tick: (v, step) => `${v.toFixed(digitsFor(step))} s`, show: inSeconds };
 
 export const X = {
   round: { label: "Round", tick: (v) => String(v), show: (v) => String(v) },

@@ -1,11 +1,12 @@
 // A dialog with everything about one board: state, values, curves, latest replies and events.
 import { rowOf, cell } from "./boards.js";
 import { MEASURES, historyOf, watchHistories } from "./board_history.js";
-import { duration, timeOfDay } from "./clock.js";
+import { timeOfDay } from "./clock.js";
 import { byId, element, onEvent, once } from "./dom.js";
 import { eventsOf } from "./events.js";
 import { colour, onTheme } from "./palette.js";
 import { repliesOf } from "./timeline_data.js";
+import { duration, percent } from "./units.js";
 
 const charts = new Map();
 let shown = null;
@@ -44,6 +45,8 @@ function options(name, spec, width) {
   };
 }
 
+const withUnit = (v, unit) => (unit === "%" ? percent(v / 100, 0) : `${v.toFixed(0)} ${unit}`);
+
 function drawCurves() {
   const history = historyOf(shown);
   if (!history) return;
@@ -52,7 +55,7 @@ function drawCurves() {
     const known = history[name].filter((v) => v !== null);
     figure.hidden = known.length < 2;
     if (figure.hidden) continue;
-    const text = `${spec.label}, between ${Math.min(...known).toFixed(0)} and ${Math.max(...known).toFixed(0)} ${spec.unit}`;
+    const text = `${spec.label}, between ${withUnit(Math.min(...known), spec.unit)} and ${withUnit(Math.max(...known), spec.unit)}`;
     figure.querySelector("[role=img]").setAttribute("aria-label", text);
     const data = [history.at, history[name]];
     if (charts.has(name)) charts.get(name).setData(data);

@@ -1,6 +1,7 @@
 // The quilt: how often each channel of each layer was trained, and which share of each layer each board trains.
 import { byId, choice, element, hideTip, natural, onEvent, once, showTip } from "./dom.js";
 import { colour, onTheme, prepareCanvas } from "./palette.js";
+import { percent } from "./units.js";
 
 const ROW = 18;
 const HEAD = 2;
@@ -88,8 +89,8 @@ function draw() {
 
 // --- words ----------------------------------------------------------------------------------------------------
 
-const share = (numbers) => (numbers.length ? numbers.filter((n) => n > 0).length / numbers.length : 0);
-const percent = (v) => `${(100 * v).toFixed(0)} %`;
+const countText = (v) => (v === null ? "–" : String(v));
+const shareText = (v) => (v === null ? "–" : percent(v, 0));
 
 function describe() {
   const whole = coverage.layers.every((layer) => Object.values(layer.boards).every((part) => part >= 1));
@@ -101,9 +102,9 @@ function describe() {
 }
 
 function leastCovered() {
-  const least = coverage.layers.reduce((a, b) => (share(b.counts) < share(a.counts) ? b : a));
-  const part = share(least.counts);
-  return part < 1 ? `Least covered layer: ${least.name}, ${percent(part)} of its channels.` : "All channels were trained.";
+  const least = coverage.layers.reduce((a, b) => ((b.trained ?? 0) < (a.trained ?? 0) ? b : a));
+  const part = least.trained ?? 0;
+  return part < 1 ? `Least covered layer: ${least.name}, ${percent(part, 0)} of its channels.` : "All channels were trained.";
 }
 
 function fillTable() {
@@ -112,10 +113,17 @@ function fillTable() {
     const row = element("tr");
     const parts = Object.values(layer.boards);
     row.append(element("th", layer.name, { scope: "row" }));
-    const texts = [layer.counts.length, percent(share(layer.counts)), Math.min(...layer.counts), Math.max(...layer.counts), percent(share(layer.latest)), parts.length ? percent(parts.reduce((a, b) => a + b, 0) / parts.length) : "–"];
-    for (const text of texts) row.append(element("td", String(text), { class: "n" }));
+    const mean = parts.length ? parts.reduce((a, b) => a + b, 0) / parts.length : null;
+    const texts = [countText(layer.channels), shareText(layer.trained), countText(layer.least), countText(layer.most), shareText(layer.trained_latest), shareText(mean)];
+    for (const text of texts) row.append(element("td", text, { class: "n" }));
     return row;
   }));
+}
+
+// The channels of which a cell shows the mean.
+function channelText({ channels, counts }, index) {
+  const [first, last] = [index, index + 1].map((cell) => Math.floor(channels * cell / counts.length));
+  return `${last - first > 1 ? `channels ${first + 1}–${last}` : `channel ${last}`} of ${channels}`;
 }
 
 function tip(event) {
@@ -127,10 +135,10 @@ function tip(event) {
   if (view === "channels") {
     const count = row.layer.counts[index];
     if (count === undefined) { showTip(event, [row.layer.name]); return; }
-    showTip(event, [row.layer.name, `channel ${index + 1} of ${row.layer.counts.length}: trained by ${count} replies, ${row.layer.latest[index]} in the last round`]);
+    showTip(event, [row.layer.name, `${channelText(row.layer, index)}: trained by ${count} replies, ${row.layer.latest[index]} in the last round`]);
   } else {
     const agent = boardsOf()[index];
-    showTip(event, agent === undefined ? [row.layer.name] : [row.layer.name, `${agent}: ${percent(row.layer.boards[agent] ?? 0)} of the layer`]);
+    showTip(event, agent === undefined ? [row.layer.name] : [row.layer.name, `${agent}: ${percent(row.layer.boards[agent] ?? 0, 0)} of the layer`]);
   }
 }
 

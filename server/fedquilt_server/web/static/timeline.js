@@ -1,8 +1,9 @@
 // The timeline: a row for each board, and bars for what it did in the latest exchanges. Only the visible part is drawn.
-import { duration, now } from "./clock.js";
+import { now } from "./clock.js";
 import { byId, choice, element, hideTip, onEvent, once, showTip } from "./dom.js";
 import { SPANS, append, isEmpty, lanes, latestReplies, list } from "./timeline_data.js";
 import { colour, onTheme, patternOf, prepareCanvas } from "./palette.js";
+import { duration } from "./units.js";
 
 const AXIS = 20;
 const MOST_HEIGHT = 250;

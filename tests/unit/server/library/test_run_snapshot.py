@@ -21,7 +21,9 @@ from fedquilt_server.runs.tables import boards_csv
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.run_event import RunEvent
 from fedquilt_server.status.snapshot import BoardStatus, StatusStore
+from fedquilt_server.web.cells import format_cells
 from fedquilt_server.web.server import PageServer
+from fedquilt_server.web.view import summarise, summarise_results
 
 ROUNDS = 20
 
@@ -91,6 +93,22 @@ def test_without_the_list_of_boards_those_that_replied_are_shown(folder: Path) -
         ("strong-1", [0, 1]),
         ("weak-1", [2]),
     ]
+
+
+def test_clients_that_no_round_has_asked_lately_are_counted(folder: Path) -> None:
+    boards = [BoardStatus(agent="strong-1", clients=list(range(150))), BoardStatus(agent="weak-1", clients=[2, 3])]
+    (folder / "boards.csv").write_text(boards_csv(boards))
+    shown = read_snapshot(folder)
+    assert [(board.clients, board.unnamed_clients) for board in shown.boards] == [([0, 1], 148), ([2], 1)]
+    assert summarise(shown, summarise_results(shown.history)).clients == 152
+    assert [format_cells(board)["clients"] for board in shown.boards] == ["0\N{EN DASH}1 and 148 more", "2 and 1 more"]
+
+
+def test_a_client_belongs_to_the_board_of_its_newest_reply(folder: Path) -> None:
+    header, *rows = (folder / "replies.csv").read_text().splitlines()
+    early, moved = (rows[2].replace("weak-1", agent) for agent in ("strong-1", "weak-1"))
+    (folder / "replies.csv").write_text("\n".join([header, rows[0], rows[1], early, moved, ""]))
+    assert [board.clients for board in read_snapshot(folder).boards] == [[0, 1], [2]]
 
 
 def test_a_damaged_result_leaves_the_names_of_the_experiment(folder: Path) -> None:

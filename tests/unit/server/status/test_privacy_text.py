@@ -28,13 +28,25 @@ NONE = spent(5, budget=None, delta=None, declined="the board's owner allows less
     ("rows", "text"),
     [
         ([], ""),
-        ([spent(0, 12.5)], "epsilon 12.5 of 20 at delta 1e-5, 1 client"),
-        ([spent(0, 19.991), spent(1, 19.5), spent(2)], "epsilon 19.99 of 20 at delta 1e-5, 3 clients"),
-        ([spent(0, 2.5, budget=3.0, delta=0.001), spent(1, 1.0)], "epsilon 2.5 of 3 at delta 0.001, 2 clients"),
-        ([spent(0), spent(1)], "epsilon unknown, 2 clients"),
+        ([spent(0, 12.5)], "largest epsilon 12.5 of 20 at delta 1e-5, 1 of 1 client has reported one"),
+        (
+            [spent(0, 19.991), spent(1, 19.5), spent(2)],
+            "largest epsilon 19.99 of 20 at delta 1e-5, 2 of 3 clients have reported one",
+        ),
+        (
+            [spent(0, 2.5, budget=3.0, delta=0.001), spent(1, 1.0)],
+            "largest epsilon 2.5 of 3 at delta 0.001, 2 of 2 clients have reported one",
+        ),
+        ([spent(0), spent(1)], "epsilon: 0 of 2 clients have reported one"),
         ([NONE, NONE], "2 clients declined"),
-        ([spent(0, 12.5), NONE], "epsilon 12.5 of 20 at delta 1e-5, 1 client, 1 declined"),
-        ([spent(0, declined=USED_UP), spent(1, 19.9)], "epsilon 19.9 of 20 at delta 1e-5, 2 clients, 1 declined"),
+        (
+            [spent(0, 12.5), NONE],
+            "largest epsilon 12.5 of 20 at delta 1e-5, 1 of 1 client has reported one, 1 declined",
+        ),
+        (
+            [spent(0, declined=USED_UP), spent(1, 19.9)],
+            "largest epsilon 19.9 of 20 at delta 1e-5, 1 of 2 clients have reported one, 1 declined",
+        ),
     ],
 )
 def test_the_largest_epsilon_is_named_with_its_budget(rows: list[PrivacySpent], text: str) -> None:
@@ -48,7 +60,7 @@ def summary(**changes: Any) -> dict[str, str]:
 
 def test_the_summary_has_the_privacy_and_why_clients_declined() -> None:
     lines = summary(privacy=[spent(0, 19.991), spent(1, declined=USED_UP), spent(2, declined=USED_UP)])
-    assert lines["privacy"] == "epsilon 19.99 of 20 at delta 1e-5, 3 clients, 2 declined"
+    assert lines["privacy"] == "largest epsilon 19.99 of 20 at delta 1e-5, 1 of 3 clients have reported one, 2 declined"
     assert lines["declined"] == f"client 1: {USED_UP} (and 1 more client)"
     assert summary(privacy=[spent(0, 2.0)]).keys() & {"privacy", "declined"} == {"privacy"}
     assert "privacy" not in summary()

@@ -37,7 +37,7 @@ def test_it_is_short_and_a_narrow_terminal_loses_nothing(
         "n: fedavg on digits, seed 1: finished",
         "  accuracy    0.5000 (best 0.7500 in round 1)",
         "  loss        0.7500 (lowest 0.5000 in round 1)",
-        "  rounds      2 in 4.00 s (median 2.00 s), 50% of it training",
+        "  rounds      2 in 4.00 s, 50 % of it training (median round 2.00 s)",
         "  traffic     1.5 MB down, 0 B up",
         "  replies     7 accepted, 1 late",
         "  restarts    pi 2",
@@ -72,9 +72,11 @@ def test_divergence_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[-1] == "Warning: the training has diverged"
 
 
-def test_bytes_of_labels_stand_beside_all_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bytes_of_all_clients_labels_are_no_part_of_the_coordinators(capsys: pytest.CaptureFixture[str]) -> None:
     row = {"bytes_down": 9000, "bytes_up": 1000, "label_bytes_down": 6480, "label_bytes_up": 648}
-    assert "  traffic     9.0 kB down, 1.0 kB up (soft labels 6.5 kB down, 648 B up)" in printed(result(row), capsys)
+    lines = printed(result(row), capsys)
+    assert "  traffic     9.0 kB down, 1.0 kB up" in lines
+    assert "  soft labels 6.5 kB down, 648 B up, summed over the clients" in lines
 
 
 def test_the_levels_of_sub_models_have_an_average(capsys: pytest.CaptureFixture[str]) -> None:

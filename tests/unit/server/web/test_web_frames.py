@@ -318,11 +318,25 @@ def test_the_stream_only_reports_that_there_is_a_newer_coverage() -> None:
 def test_thinned_channels_keep_whether_they_were_trained() -> None:
     (layer,) = thin_coverage(quilt(), 3).layers
     assert (layer.counts, layer.latest) == ([4, 2, 0], [1, 1, 0])
-    assert thin_coverage(quilt(), 100) == quilt()
+    assert Coverage.model_validate(thin_coverage(quilt(), 100).model_dump()) == quilt()
     assert (
         thin_coverage(Coverage(rounds=0, layers=[LayerCoverage(name="x", counts=[], latest=[])]), 5).layers[0].counts
         == []
     )
+
+
+def test_thinned_channels_keep_the_shares_of_all() -> None:
+    layer = LayerCoverage(name="conv1", counts=[1] * 511 + [0], latest=[1] + [0] * 511, boards={"a": 511 / 512})
+    (thin,) = thin_coverage(Coverage(rounds=1, layers=[layer]), 128).layers
+    assert (len(thin.counts), thin.channels, min(thin.counts)) == (128, 512, 1)
+    assert (thin.trained, thin.trained_latest, thin.least, thin.most) == (511 / 512, 1 / 512, 0, 1)
+    assert thin.boards["a"] < 1
+
+
+def test_a_layer_with_an_untrained_channel_is_not_whole() -> None:
+    layer = LayerCoverage(name="conv1", counts=[1] * 511 + [0], latest=[1] + [0] * 511, boards={"a": 511 / 512})
+    (one,) = coverage_rows(Coverage(rounds=1, layers=[layer]))
+    assert (one.trained, one.latest, one.share) == ("99.8 %", "0.2 %", "99.8 %")
 
 
 def test_the_table_of_the_quilt() -> None:

@@ -36,7 +36,7 @@ def snapshot(*rows: RoundResult, **known: Any) -> Snapshot:
         (units.number(1.23456), "1.235"),
         (units.duration(0.823), "0.82 s"),
         (units.duration(12.34), "12.3 s"),
-        (units.duration(59.99), "60.0 s"),
+        (units.duration(59.94), "59.9 s"),
         (units.duration(200), "3 min 20 s"),
         (units.duration(3900), "1 h 05 min"),
         (units.traffic(0), "0 B"),
@@ -94,7 +94,7 @@ def test_the_rounds_show_sub_models_where_there_are_any() -> None:
 def test_the_rounds_show_bytes_of_labels_where_there_are_any() -> None:
     assert "Labels" not in rounds_of(row(1))
     shown = rounds_of(row(1, label_bytes_down=6480, label_bytes_up=648))
-    assert all(words in shown for words in ("Labels down", "6.5 kB", "Labels up", "648 B"))
+    assert all(words in shown for words in ("Labels to clients", "6.5 kB", "Labels from clients", "648 B"))
 
 
 def summary_of(*rows: RoundResult, **known: Any) -> view.Summary:
