@@ -293,6 +293,8 @@ def print_report(report: Mapping[str, Any], console: Console) -> None:
         console.print(f"  Error: {problem}", markup=False)
     if report["groups"]:
         _print_groups(report, console)
+    for name, reason in report.get("kept_whole", {}).items():
+        console.print(f"  {name} is {reason}", markup=False)
     for warning in report["warnings"]:
         console.print(f"  Warning: {warning}", markup=False)
     for head in report["heads"]:
@@ -310,7 +312,7 @@ def print_report(report: Mapping[str, Any], console: Console) -> None:
 
 
 def _print_groups(report: Mapping[str, Any], console: Console) -> None:
-    """Print the channel groups, and what stays whole."""
+    """Print the channel groups, and how much belongs to none."""
     groups = Table("layer", "channel group", "channels", *(f"at {row['width']}" for row in report["widths"]))
     for group in report["groups"]:
         size, each = group["size"], group["each"]
@@ -319,8 +321,6 @@ def _print_groups(report: Mapping[str, Any], console: Console) -> None:
         groups.add_row(str(group["depth"]), group["name"], channels, *kept)
     console.print(groups)
     console.print(f"  {describe_whole_share(report['whole_share'])}", highlight=False)
-    for name, reason in report["kept_whole"].items():
-        console.print(f"  {name} is {reason}", markup=False)
 
 
 def _member_label(row: Mapping[str, Any]) -> str:
