@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from fedquilt_server.runs.result_files import RESULT, read_result
 from fedquilt_server.runs.run_folder import JOURNAL
 from fedquilt_server.status.console import printable
 from fedquilt_server.status.results import Result, RoundResult
+from fedquilt_server.status.units import duration
 
 MOST_LEVELS: Final = 6
 """Levels of folders below the named one that are searched for runs."""
@@ -131,6 +133,8 @@ def read_run(folder: Path) -> RecordedRun:
         status, reason = _damaged(error) if damaged else _unfinished(folder)
         return RecordedRun(folder, folder.name, status, reason, None, settings, started, tuple(notes))
     notes += [*result.warnings, *find_impossible(result.rounds)]
+    if 0 < (away := sum(row.away_seconds for row in result.rounds)) < math.inf:
+        notes.append(f"the coordinator did not run in {duration(away)} of the rounds' time")
     if any(row.joules_estimated for row in result.rounds):
         notes.append(ESTIMATED)
     status, reason = _judge(folder, result, settings)

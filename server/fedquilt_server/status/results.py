@@ -37,8 +37,8 @@ class RoundResult(BaseModel):
     of the busiest agent, and ``overhead_seconds`` is the rest. ``sending_seconds`` ends when the broker has
     acknowledged the last chunk. ``receiving_seconds`` runs from the first chunk of the first reply until the last reply
     is verified. If the coordinator was restarted during the round, its downtime is part of ``seconds`` and
-    ``overhead_seconds``; ``sending_seconds``, ``receiving_seconds`` and ``averaging_seconds`` then count from that
-    start.
+    ``overhead_seconds``, and ``away_seconds`` is its length; ``sending_seconds``, ``receiving_seconds`` and
+    ``averaging_seconds`` then count from that start.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -52,6 +52,7 @@ class RoundResult(BaseModel):
     seconds: float
     train_seconds: float
     overhead_seconds: float
+    away_seconds: float = Field(0.0, description="the part of `seconds` in which the coordinator did not run")
     sending_seconds: float
     receiving_seconds: float
     averaging_seconds: float

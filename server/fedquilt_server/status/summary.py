@@ -112,7 +112,9 @@ def _times(rows: Sequence[RoundResult]) -> str:
     whole = sum(row.seconds for row in rows)
     a_round = median_or_none(row.seconds for row in rows)
     training = sum(row.train_seconds for row in rows) / whole if whole else 0.0
-    return f"{len(rows)} in {duration(whole)} (median {duration(a_round)}), {training:.0%} of it training"
+    away = sum(row.away_seconds for row in rows)
+    without = f", {duration(away)} of it without the coordinator" if away else ""
+    return f"{len(rows)} in {duration(whole)} (median {duration(a_round)}), {training:.0%} of it training{without}"
 
 
 def _traffic(rows: Sequence[RoundResult]) -> str:
