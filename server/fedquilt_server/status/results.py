@@ -78,8 +78,9 @@ class RoundResult(BaseModel):
         default_factory=dict,
         description="clients whose accepted reply does not count, because the round started again: exchange -> clients",
     )
-    joules: float | None = Field(None, description="energy of all boards in this round; None if none reports it")
+    joules: float | None = Field(None, description="energy of all boards in this round; None if none has reported it")
     joules_estimated: bool = Field(False, description="whether a part of `joules` was estimated, not measured")
+    joules_measured: bool = Field(True, description="whether a part of `joules` was measured, not estimated")
     staleness: float | None = Field(
         None, description="mean number of rounds since the tasks of the replies were sent; None if no task goes on"
     )
