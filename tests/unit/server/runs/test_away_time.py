@@ -86,8 +86,9 @@ def test_a_running_coordinator_is_noted_from_time_to_time(tmp_path: Path, set_ti
     with opened(tmp_path, resume=False) as run:
         start(run)
         journal = run.folder.journal
-        seen = [(run.note_alive(now), journal.last_moment())[1] for now in (101.0, 105.0, 111.0)]
-        assert seen == [101.0, 101.0, 111.0]
+        for now, noted in ((101.0, 101.0), (105.0, 101.0), (111.0, 111.0)):
+            run.note_alive(now)
+            assert journal.last_moment() == noted
         run.note_alive(112.0, force=True)
         assert journal.last_moment() == 112.0
         answer(run, 0, 1.0, 113.0)
