@@ -291,7 +291,7 @@ class Machine:
 
     def _resume(self, event: Resumed) -> list[Command]:
         """Start the deadline again: no client could reply while the coordinator was away."""
-        self._counts.resumed.append(event)
+        self._counts.resumed += (event,)
         exchange = self.exchange
         if exchange is None:
             self._first_joined = None if self._first_joined is None else event.at

@@ -32,7 +32,7 @@ class RoundCounts:
     missing: dict[int, dict[ClientId, str]] = field(default_factory=dict)
     dropped: set[CountedReply] = field(default_factory=set)
     ages: list[int] = field(default_factory=list)
-    resumed: list[Resumed] = field(default_factory=list)
+    resumed: tuple[Resumed, ...] = ()
     _train_seconds: dict[str, list[float]] = field(default_factory=dict)
 
     def not_accepted(self) -> dict[str, int]:
