@@ -38,7 +38,7 @@ class EnergyReading:
 
     Attributes:
         watts: the newest power; None if the newest reading failed.
-        joules: energy since the start; None before the first reading.
+        joules: energy since the start, up to now; None before the first reading.
         source: origin of the figures; empty without any.
     """
 
@@ -139,6 +139,7 @@ class EnergyMeter:
         self._count = EnergyCount()
         self._shares = TaskShares()
         self._source = ""
+        self._highest = 0.0
         self._has_read = self._stopped = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="energy", daemon=True)
@@ -163,9 +164,9 @@ class EnergyMeter:
 
     @property
     def reading(self) -> EnergyReading:
-        """The newest figures."""
+        """The newest power, and the energy up to now."""
         with self._changed:
-            return EnergyReading(self._count.watts, self._count.joules, self._source)
+            return EnergyReading(self._count.watts, self._total(), self._source)
 
     def begin(self, task: int) -> float | None:
         """Start to count the energy of a task; returns its share of the board's power, None if that is unknown."""
@@ -185,7 +186,11 @@ class EnergyMeter:
             self._shares.end(task, self._total())
 
     def _total(self) -> float | None:
-        return self._count.at(self._clock())
+        """Return the energy up to now. It never decreases, also if the last power was too high for the time since."""
+        total = self._count.at(self._clock())
+        if total is not None:
+            total = self._highest = max(total, self._highest)
+        return total
 
     def _work(self) -> None:
         sensor = self._find(lambda: self._stopped)

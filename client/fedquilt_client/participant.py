@@ -184,6 +184,7 @@ class Participant(ABC):
         match address.kind:
             case "run":
                 self._ended = False
+                self._telemetry_due = AT_ONCE  # the coordinator subscribes before it publishes its run
                 self._enter_run(parse(RunMessage, payload, topic))
             case "round":
                 self._open_round(parse(RoundMessage, payload, topic), retained=message.retained)

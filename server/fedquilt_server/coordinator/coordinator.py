@@ -206,8 +206,12 @@ class Coordinator:
         self._admission.start(self.machine.agents)
         self._claims.restore()
         self._controls.restore()
-        while not (self.machine.finished or self._controls.wants_end or should_stop()):
-            self._step()
+        try:
+            while not (self.machine.finished or self._controls.wants_end or should_stop()):
+                self._step()
+        finally:
+            with contextlib.suppress(RunFolderError):  # the journal's last event is the next best figure
+                run.note_alive(clock.now(), force=True)
         while self.machine.finished and not run.folder.closed and not should_stop():
             self._publish_end()
 
@@ -276,6 +280,7 @@ class Coordinator:
         if now >= self._health_at:
             self._health_at = now + HEALTH_SECONDS
             self.run.history.flush()
+            self.run.note_alive(now)
             if self._connected:
                 self._display.check_health(self._claims.silences(), self._uplink.senders, now)
                 self._agent_messages.check_relays(now)

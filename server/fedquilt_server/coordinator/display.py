@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
@@ -42,7 +43,7 @@ class StatusUpdater:
         self._failures = Failures()
         self._history: History | None = None
         self._privacy: Callable[[], list[PrivacySpent]] = list
-        self._joules: float | None = None
+        self._joules = 0.0
         self._silences: Mapping[str, float] = {}
         self._sending: Collection[str] = ()
         self._placements: PlacementReader | None = None
@@ -58,6 +59,8 @@ class StatusUpdater:
         experiment, rows = run.experiment, run.folder.journal.results()
         self._placements = PlacementReader(run.folder.path)
         self._history, self._privacy = run.history, lambda: run.privacy
+        self._joules = math.fsum(row.joules or 0.0 for row in rows)
+        self._agents.restore_energy(run.history.board_joules)
         self._totals.update(
             accepted=sum(row.replies for row in rows),
             late=sum(row.late for row in rows),
@@ -127,11 +130,13 @@ class StatusUpdater:
         self._store.update(history=history, **changes, **self._happened())
 
     def take_energy(self) -> dict[str, float | bool | None]:
-        """Return the joules of all boards since the last call, and whether a part was estimated."""
-        total, before = self._agents.total_joules(clock.now()), self._joules or 0.0
-        joules = None if total is None else max(0.0, total - before)
-        self._joules = None if joules is None else before + joules
-        return {"joules": joules, "joules_estimated": joules is not None and self._agents.is_estimated}
+        """Return the joules of all boards since the round before, and whether they were estimated and measured."""
+        total, sources = self._agents.settle_energy(clock.now()), self._agents.energy_sources
+        if total is None:
+            return {"joules": None}
+        joules = max(0.0, total - self._joules)
+        self._joules += joules
+        return {"joules": joules, "joules_estimated": "estimate" in sources, "joules_measured": sources != {"estimate"}}
 
     # -- health --------------------------------------------------------------------------------
 

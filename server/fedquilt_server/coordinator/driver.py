@@ -26,7 +26,6 @@ from fedquilt_server.round.events import (
     Finish,
     Receipt,
     Replied,
-    Resumed,
     Send,
     Stop,
     Ticked,
@@ -116,7 +115,7 @@ class Driver:
             self._restart_round(damage, replaying=True)
         self._display.show_waiting(self._machine)
         if self._run.folder.epoch > 1 and not self._machine.finished:
-            self.record(Resumed(clock.now()))
+            self.record(self._run.resumed_event())
 
     def _evaluate_again(self) -> None:
         """Evaluate the last finished round if an earlier process ended before it had."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,7 +54,7 @@ class TelemetryRow(BaseModel):
     memory: int | None = Field(default=None, description="bytes in use on the board")
     memory_own: int | None = Field(default=None, description="bytes in use by the agent and its training processes")
     load: float | None = Field(default=None, description="load average over one minute")
-    joules: float | None = Field(default=None, description="energy since the board first reported it in this run")
+    joules: float | None = Field(default=None, description="energy since the board connected in this run")
 
 
 class History:
@@ -70,6 +73,7 @@ class History:
         rows: the replies of the latest finished rounds, oldest first.
         coverage: how often each channel was trained; None if all clients trained the whole model.
         memory: the peaks of each client's trainings in the finished rounds.
+        board_joules: of each board, the energy that an earlier process has recorded.
         privacy: what clients with differential privacy have spent on their samples, and which decline.
 
     Raises:
@@ -95,6 +99,7 @@ class History:
             self._telemetry.repair()
         else:
             self._telemetry.write([])
+        self.board_joules = read_board_joules(folder / TELEMETRY)
 
     def _catch_up(self, rounds: Sequence[FinishedRound], events: Sequence[tuple[int, Event]]) -> list[ReplyRow]:
         """Take what the journal holds; returns the rows of all finished rounds."""
@@ -227,3 +232,31 @@ def read_coverage(path: Path) -> Coverage | None:
         return Coverage.model_validate_json(path.read_bytes())
     except (OSError, ValueError):
         return None
+
+
+def read_board_joules(path: Path) -> dict[str, float]:
+    """Return the highest energy of each board in a ``telemetry.csv``; what cannot be read is left out.
+
+    Raises:
+        RunFolderError: the file cannot be read.
+    """
+    found: dict[str, float] = {}
+    if path.exists():
+        with (
+            report_disk_errors(path),
+            path.open(encoding="utf-8", errors="replace", newline="") as file,
+            contextlib.suppress(csv.Error),
+        ):
+            for row in csv.DictReader(file):
+                board, joules = row.get("board"), _parse_joules(row.get("joules"))
+                if board and joules is not None:
+                    found[board] = max(joules, found.get(board, 0.0))
+    return found
+
+
+def _parse_joules(text: str | None) -> float | None:
+    try:
+        joules = float(text or "nan")
+    except ValueError:
+        return None
+    return joules if 0 <= joules < math.inf else None

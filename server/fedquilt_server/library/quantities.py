@@ -133,6 +133,12 @@ def accumulate(rows: Sequence[RoundResult], name: str) -> list[float] | None:
     return sums if sums and math.isfinite(total) else None
 
 
+def total(rows: Sequence[RoundResult], name: str) -> float | None:
+    """Return the sum of a cost over the rounds; None if a round does not have it."""
+    sums = accumulate(rows, name)
+    return sums[-1] if sums else None
+
+
 def evaluated(rows: Sequence[RoundResult], name: str) -> list[tuple[int, float]]:
     """Return the index of each round that has the score, and the score."""
     return [(index, value) for index, row in enumerate(rows) if (value := read_number(row, name)) is not None]

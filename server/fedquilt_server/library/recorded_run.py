@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,17 +14,22 @@ from typing import Any, Final, Literal
 from fedquilt_common.errors import FedquiltError, RunFolderError
 from fedquilt_common.files.locking import is_locked
 from fedquilt_common.files.yaml_text import load_yaml, read_text
-from fedquilt_server.library.quantities import accumulate, find_impossible
+from fedquilt_server.library.quantities import find_impossible, total
 from fedquilt_server.runs.journal import peek_meta
 from fedquilt_server.runs.result_files import RESULT, read_result
 from fedquilt_server.runs.run_folder import JOURNAL
 from fedquilt_server.status.console import printable
 from fedquilt_server.status.results import Result, RoundResult
+from fedquilt_server.status.run_energy import EnergyEstimate, describe_estimate
+from fedquilt_server.status.units import duration
 
 MOST_LEVELS: Final = 6
 """Levels of folders below the named one that are searched for runs."""
 MOST_RUNS: Final = 10_000
-ESTIMATED: Final = "a part of the energy is estimated, not measured"
+ESTIMATE_NOTES: Final[dict[EnergyEstimate, str]] = {
+    "estimated": "the energy is estimated, not measured",
+    "partly estimated": "a part of the energy is estimated, not measured",
+}
 RecordedStatus = Literal["finished", "running", "interrupted", "failed", "stopped", "damaged", "unknown", "pending"]
 
 
@@ -78,8 +84,7 @@ class RecordedRun:
 
 def total_cost(run: RecordedRun, cost: str) -> float | None:
     """Return the sum of a cost over a run's rounds; None if a round does not have it."""
-    sums = accumulate(run.rounds, cost)
-    return sums[-1] if sums else None
+    return total(run.rounds, cost)
 
 
 def is_run_folder(folder: Path) -> bool:
@@ -131,8 +136,10 @@ def read_run(folder: Path) -> RecordedRun:
         status, reason = _damaged(error) if damaged else _unfinished(folder)
         return RecordedRun(folder, folder.name, status, reason, None, settings, started, tuple(notes))
     notes += [*result.warnings, *find_impossible(result.rounds)]
-    if any(row.joules_estimated for row in result.rounds):
-        notes.append(ESTIMATED)
+    if 0 < (away := sum(row.away_seconds for row in result.rounds)) < math.inf:
+        notes.append(f"the coordinator did not run in {duration(away)} of the rounds' time")
+    if estimate := describe_estimate(result.rounds):
+        notes.append(ESTIMATE_NOTES[estimate])
     status, reason = _judge(folder, result, settings)
     return RecordedRun(folder, folder.name, status, reason, result, settings, started, tuple(notes))
 

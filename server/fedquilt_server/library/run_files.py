@@ -18,6 +18,7 @@ from fedquilt_server.status.coverage import Coverage
 from fedquilt_server.status.reply_row import ReplyRow
 
 REPLIES: Final = "replies.csv"
+BOARDS: Final = "boards.csv"
 TELEMETRY: Final = "telemetry.csv"
 COVERAGE: Final = "coverage.json"
 TAIL_BYTES: Final = 1 << 22
@@ -35,14 +36,24 @@ _SHARES: Final = frozenset({"accuracy"})
 
 
 class TelemetrySample(BaseModel):
-    """One row of ``telemetry.csv``: the state of a board at one time. ``joules`` is a running sum."""
+    """What reports read of a row of ``telemetry.csv``: the state of a board at one time."""
 
     model_config = ConfigDict(frozen=True)
 
     time: float
     board: str
     temperature: float | None = None
-    power: float | None = None
+
+
+class BoardRow(BaseModel):
+    """What reports read of a row of ``boards.csv``: the latest state of a board."""
+
+    model_config = ConfigDict(frozen=True)
+
+    agent: str
+    kind: str = "generic"
+    cores: int = 0
+    power_source: str = ""
     joules: float | None = None
 
 

@@ -10,8 +10,8 @@ from fedquilt_common.files.file_stamp import FileStamp, stamp
 from fedquilt_common.files.locking import is_locked
 from fedquilt_server.history.history import COVERAGE, EVENTS, REPLIES
 from fedquilt_server.library.live_page import LivePage
-from fedquilt_server.library.run_files import read_coverage
-from fedquilt_server.library.run_snapshot import BOARDS, read_snapshot
+from fedquilt_server.library.run_files import BOARDS, read_coverage
+from fedquilt_server.library.run_snapshot import read_snapshot
 from fedquilt_server.runs.page_address import PAGE
 from fedquilt_server.runs.result_files import RESULT
 from fedquilt_server.runs.run_folder import JOURNAL

@@ -18,8 +18,8 @@ from fedquilt_common.experiment.sections import Budget
 from fedquilt_common.files.file_stamp import stamp
 from fedquilt_server.history.history import COVERAGE, EVENTS, EVENTS_KEPT, REPLIES, ROUNDS_KEPT
 from fedquilt_server.history.log_files import read_events
-from fedquilt_server.library.recorded_run import ESTIMATED, RecordedRun, RecordedStatus, read_run
-from fedquilt_server.library.run_files import iterate_latest_rows, read_coverage
+from fedquilt_server.library.recorded_run import ESTIMATE_NOTES, RecordedRun, RecordedStatus, read_run
+from fedquilt_server.library.run_files import BOARDS, iterate_latest_rows, read_coverage
 from fedquilt_server.status.agent_list import MOST_SHOWN
 from fedquilt_server.status.budget import BudgetMeter, BudgetUse
 from fedquilt_server.status.console import printable
@@ -28,7 +28,6 @@ from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.run_event import RunEvent
 from fedquilt_server.status.snapshot import BoardStatus, RunPhase, Snapshot
 
-BOARDS: Final = "boards.csv"
 MOST_NOTES: Final = 20
 LAGGING: Final = "the page of the run does not answer, so this shows its files: they may lag by some rounds"
 _PHASES: Final[dict[RecordedStatus, RunPhase]] = {
@@ -143,7 +142,7 @@ def _read_budget(run: RecordedRun) -> list[BudgetUse]:
 
 def _own_notes(run: RecordedRun) -> list[str]:
     """Return the notes of the run but for those that the page shows in another place."""
-    shown = [ESTIMATED, *(run.result.warnings[:1] if run.result else [])]
+    shown = [*ESTIMATE_NOTES.values(), *(run.result.warnings[:1] if run.result else [])]
     return [note for note in run.notes if note not in shown]
 
 

@@ -1,4 +1,4 @@
-"""What ``replies.csv`` and ``telemetry.csv`` say about each board, folded row by row."""
+"""What ``replies.csv``, ``telemetry.csv`` and ``boards.csv`` hold about each board, folded row by row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from fedquilt_server.library.run_files import REPLIES, TELEMETRY, TelemetrySample, iterate_rows
+from fedquilt_server.library.run_files import BOARDS, REPLIES, TELEMETRY, BoardRow, TelemetrySample, iterate_rows
 from fedquilt_server.status.problems import natural_key
 from fedquilt_server.status.reply_row import ReplyRow
 
@@ -27,7 +27,8 @@ class BoardTotals:
         bytes: payload bytes of its replies.
         memory_peak: highest memory of a training process in bytes.
         train_joules: energy while it trained, over the replies that report it.
-        joules: energy over the run, from telemetry.
+        joules: energy over the run, as the page shows it.
+        power_source: how its energy is known: sensor, meter or estimate.
         temperature: highest temperature in degrees Celsius.
     """
 
@@ -38,6 +39,7 @@ class BoardTotals:
     memory_peak: float | None = None
     train_joules: float | None = None
     joules: float | None = None
+    power_source: str | None = None
     temperature: float | None = None
 
     def add_reply(self, row: ReplyRow) -> None:
@@ -50,8 +52,11 @@ class BoardTotals:
 
     def add_sample(self, row: TelemetrySample) -> None:
         """Count a sample of telemetry."""
-        self.joules = _highest(self.joules, row.joules)
         self.temperature = _highest(self.temperature, row.temperature)
+
+    def take_state(self, row: BoardRow) -> None:
+        """Take what the latest state of the board has."""
+        self.joules, self.power_source = row.joules, row.power_source or None
 
 
 def _add(total: float | None, value: float | None) -> float | None:
@@ -94,6 +99,9 @@ def read_boards(folder: Path) -> BoardHistory:
         _keep_latest(rounds, row)
     for sample in iterate_rows(folder / TELEMETRY, TelemetrySample, notes):
         boards.setdefault(sample.board, BoardTotals(sample.board)).add_sample(sample)
+    for state in iterate_rows(folder / BOARDS, BoardRow, notes):
+        if state.agent in boards:
+            boards[state.agent].take_state(state)
     ordered = sorted(boards.values(), key=lambda board: natural_key(board.board))
     latest = tuple(row for number in sorted(rounds) for row in rounds[number])
     return BoardHistory(tuple(ordered), accuracy, latest, (folder / REPLIES).is_file(), tuple(notes))

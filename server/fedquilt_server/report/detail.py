@@ -112,16 +112,19 @@ def board_table(details: Sequence[RunDetail]) -> ReportTable:
         Column("bytes", "replies", "bytes", "payload bytes of its replies"),
         Column("memory_peak", "peak memory", "bytes", "of a training process"),
         Column("train_joules", "energy of training", "joules", "sum over the replies that report it"),
-        Column("joules", "energy", "joules", "of the whole board during the run, from telemetry"),
+        Column("joules", "energy", "joules", "of the whole board during the run"),
+        Column("power_source", "energy from", "text",
+               "a sensor of the board, a meter, or an estimate; a dash: no telemetry of the board has arrived"),
         Column("temperature", "highest temperature", "number", "degrees Celsius"),
     )  # fmt: skip
     rows = tuple(
         (one.group, one.run.seed, board.board,
          *(board.outcomes[outcome] for outcome in ("accepted", "late", "rejected", "missing")),
-         board.train_seconds, board.bytes, board.memory_peak, board.train_joules, board.joules, board.temperature)
+         board.train_seconds, board.bytes, board.memory_peak, board.train_joules, board.joules, board.power_source,
+         board.temperature)
         for one in details for board in one.history.boards
     )  # fmt: skip
-    meaning = "Totals of each board over a run, from replies.csv and telemetry.csv."
+    meaning = "Totals of each board over a run, from replies.csv, telemetry.csv and boards.csv."
     return ReportTable("boards", "Boards", meaning, columns, rows)
 
 

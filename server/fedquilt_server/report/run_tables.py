@@ -7,11 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict
-
 from fedquilt_server.library.quantities import QUANTITIES, last_value
 from fedquilt_server.library.recorded_run import RecordedRun, total_cost
-from fedquilt_server.library.run_files import iterate_rows
+from fedquilt_server.library.run_files import BOARDS, BoardRow, iterate_rows
 from fedquilt_server.report.groups import RunGroup, repeated_seeds
 from fedquilt_server.report.table import Column, ReportTable
 from fedquilt_server.status.settings import MISSING, differing_keys, show_value
@@ -19,16 +17,6 @@ from fedquilt_server.status.units import time_text
 
 MOST_NAMED: Final = 5
 """Runs that one sentence names; the others are counted."""
-
-
-class BoardColumns(BaseModel):
-    """The columns of ``boards.csv`` that a report reads."""
-
-    model_config = ConfigDict(frozen=True)
-
-    agent: str
-    kind: str
-    cores: int = 0
 
 
 def run_table(runs: Sequence[RecordedRun], groups: Sequence[RunGroup], score: str | None) -> ReportTable:
@@ -57,7 +45,7 @@ def run_table(runs: Sequence[RecordedRun], groups: Sequence[RunGroup], score: st
 
 def boards_text(folder: Path) -> str | None:
     """Describe the boards in ``boards.csv``, such as "2 x strong (4 cores)"."""
-    boards = list(iterate_rows(folder / "boards.csv", BoardColumns, []))
+    boards = list(iterate_rows(folder / BOARDS, BoardRow, []))
     kinds = Counter(f"{board.kind} ({board.cores} cores)" if board.cores else board.kind for board in boards)
     return ", ".join(f"{number} x {kind}" for kind, number in kinds.items()) or None
 

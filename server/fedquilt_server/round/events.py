@@ -105,9 +105,14 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Resumed:
-    """The coordinator has restarted: the deadline of an open exchange starts again."""
+    """The coordinator has restarted: the deadline of an open exchange starts again.
+
+    Attributes:
+        away: seconds before it in which no coordinator ran; 0 in journals of earlier versions.
+    """
 
     at: float
+    away: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -259,6 +264,7 @@ class Tally:
         replies: replies that counted in all exchanges.
         train_seconds: training time of the busiest agent, shared out among its workers.
         opened_at: Unix time in seconds.
+        away_seconds: time since then in which no coordinator ran.
         missing: exchange -> client -> the agent that was asked, of all clients without a reply that counts.
         discarded: exchange -> clients whose accepted reply does not count, because the round started again.
         ages: rounds that have ended since the task of each reply that counts was sent, where tasks go on.
@@ -275,6 +281,7 @@ class Tally:
     missing: Mapping[int, Mapping[ClientId, str]] = field(default_factory=dict)
     discarded: Mapping[int, Sequence[ClientId]] = field(default_factory=dict)
     ages: Sequence[int] = ()
+    away_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

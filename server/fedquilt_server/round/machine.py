@@ -209,7 +209,7 @@ class Machine:
             case Rejected():
                 return self._refuse(event)
             case Resumed():
-                return self._resume(event.at)
+                return self._resume(event)
             case Ticked():
                 return self._close_if_complete(event.at) if self.exchange else self._start_if_ready(event.at)
             case RoundRestarted():
@@ -289,14 +289,15 @@ class Machine:
         reply, working = (client, round, exchange), self._before.working
         return judge_reply(reply, self._accepted, self.round, self.exchange, self.finished, working)
 
-    def _resume(self, at: float) -> list[Command]:
+    def _resume(self, event: Resumed) -> list[Command]:
         """Start the deadline again: no client could reply while the coordinator was away."""
+        self._counts.resumed += (event,)
         exchange = self.exchange
         if exchange is None:
-            self._first_joined = None if self._first_joined is None else at
+            self._first_joined = None if self._first_joined is None else event.at
             return []
         if exchange.deadline is not None and self.policy.deadline is not None:
-            exchange.deadline = at + self.policy.deadline
+            exchange.deadline = event.at + self.policy.deadline
         return [self._send(exchange)]
 
     # -- rounds and exchanges ------------------------------------------------------------------

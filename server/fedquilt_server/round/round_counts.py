@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fedquilt_common.types import ClientId
-from fedquilt_server.round.events import Replied, Tally
+from fedquilt_server.round.events import Replied, Resumed, Tally
 from fedquilt_server.round.exchange import CountedReply, Exchange
 from fedquilt_server.round.policy import KnownAgent
 
@@ -23,6 +23,7 @@ class RoundCounts:
         missing: exchange -> client -> its agent, of the clients without a reply that counts.
         dropped: accepted replies that did not count any more when the round started again.
         ages: rounds since the task of each reply was sent, of exchanges that do not wait for all.
+        resumed: the restarts of the coordinator.
     """
 
     opened_at: float = 0.0
@@ -31,6 +32,7 @@ class RoundCounts:
     missing: dict[int, dict[ClientId, str]] = field(default_factory=dict)
     dropped: set[CountedReply] = field(default_factory=set)
     ages: list[int] = field(default_factory=list)
+    resumed: tuple[Resumed, ...] = ()
     _train_seconds: dict[str, list[float]] = field(default_factory=dict)
 
     def not_accepted(self) -> dict[str, int]:
@@ -91,6 +93,7 @@ class RoundCounts:
             missing=dict(self.missing),
             discarded=_by_exchange(self.dropped.difference(counted)),
             ages=tuple(self.ages),
+            away_seconds=sum(event.away for event in self.resumed if event.at > self.opened_at),
         )
 
 

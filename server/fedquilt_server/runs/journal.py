@@ -207,6 +207,19 @@ class Journal:
         """Commit the byte counters without an event."""
         self.set_meta("traffic", f"{traffic.down} {traffic.up}")
 
+    def note_alive(self, at: float) -> None:
+        """Commit that the coordinator runs at the Unix time ``at``, in seconds: the next event may come much later."""
+        self.set_meta("alive_at", str(at))
+
+    def last_moment(self) -> float:
+        """Return the latest Unix time in seconds at which a coordinator is known to have run; 0 in a new journal."""
+        last = self._query("SELECT kind, body FROM events ORDER BY seq DESC LIMIT 1")
+        checkpoint = self.last_checkpoint()
+        with undecodable_rows(self.path):
+            events = [decode_event(kind, body).at for kind, body in last]
+            noted = float(self.meta("alive_at") or 0.0)
+        return max(noted, *events, checkpoint.at if checkpoint else 0.0)
+
     def _query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         with journal_errors(self.path):
             return self._db.execute(statement, values).fetchall()

@@ -69,6 +69,7 @@ def round_result(
         seconds=seconds,
         train_seconds=tally.train_seconds,
         overhead_seconds=seconds - tally.train_seconds,
+        away_seconds=tally.away_seconds,
         sending_seconds=watch.sending,
         receiving_seconds=watch.receiving,
         averaging_seconds=watch.averaging,

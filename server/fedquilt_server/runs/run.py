@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import sys
@@ -23,7 +24,7 @@ from fedquilt_server.history.history import FinishedRound, History
 from fedquilt_server.history.privacy_book import privacy_rows
 from fedquilt_server.lab.delivery import Delivery, prepare_delivery
 from fedquilt_server.lab.workbench import Workbench
-from fedquilt_server.round.events import Checkpoint, Command, Event
+from fedquilt_server.round.events import Checkpoint, Command, Event, Resumed
 from fedquilt_server.round.machine import Machine
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.checkpoints import Checkpoints
@@ -56,6 +57,9 @@ VALIDATE: Final = "FEDQUILT_VALIDATE"
 
 OVERLAP_SECONDS: Final = 0.25
 """An evaluation that takes as long overlaps the next round. Shorter ones are not worth a second commit."""
+
+ALIVE_SECONDS: Final = 10.0
+"""After a kill, this much of the coordinator's time may count as time in which it did not run."""
 
 KEPT_SINGLY: Final = (
     "exact_sums: with --keep-replies, replies travel one by one, and no relay adds them up, because each is kept"
@@ -118,6 +122,8 @@ class ActiveRun:
             self._keeps_single_replies = keep_replies and experiment.exact_sums
             self.checkpoints = Checkpoints(self.folder, self._first_state, keep_replies=keep_replies)
             self.folder.claim()
+            self._left_at = self.folder.journal.last_moment() if self.folder.epoch > 1 else math.inf
+            self._alive_at = -math.inf
             self.budget = BudgetMeter(experiment.budget)
             self._evaluation_seconds = 0.0
             results = self.folder.journal.results()
@@ -219,6 +225,26 @@ class ActiveRun:
         """Commit events to the journal together; returns them with their numbers."""
         return list(zip(self.folder.journal.append_all(events, self.traffic.read()), events, strict=True))
 
+    def resumed_event(self) -> Resumed:
+        """Return the event with which this process resumes the run of an earlier one."""
+        now = clock.now()
+        return Resumed(now, away=self._take_away(now))
+
+    def _take_away(self, now: float) -> float:
+        """Return the seconds before this process in which none ran; 0 once an event or a round has them."""
+        left_at, self._left_at = self._left_at, math.inf
+        return max(0.0, now - left_at)
+
+    def note_alive(self, now: float, *, force: bool = False) -> None:
+        """Commit that the coordinator runs now, at most once in ``ALIVE_SECONDS`` unless ``force`` is set.
+
+        Raises:
+            RunFolderError: the disk is full or read-only.
+        """
+        if force or now >= self._alive_at + ALIVE_SECONDS:
+            self._alive_at = now
+            self.folder.journal.note_alive(now)
+
     def restore(self) -> list[Command]:
         """Restore the machine from the last checkpoint; returns the commands that it gave then."""
         last = self.checkpoints.last
@@ -271,7 +297,10 @@ class ActiveRun:
         """
         traffic, now = self.traffic.read(), clock.now()
         row = round_result(done, self.watch, now, traffic, written.travelling.size, scores)
-        row = row.model_copy(update={**(energy or {}), "sub_models": self._sub_models(done.state)})
+        away = min(row.seconds, row.away_seconds + self._take_away(now))  # a recovery may end a round that was complete
+        row = row.model_copy(
+            update={**(energy or {}), "away_seconds": away, "sub_models": self._sub_models(done.state)}
+        )
         self.budget.take(row)
         if self.budget.reason:
             self.machine.policy = self.machine.policy.end_after(done.round)

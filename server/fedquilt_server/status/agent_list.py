@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from fedquilt_common.types import Profile
 from fedquilt_common.wire.messages import AgentPresence, Telemetry
 from fedquilt_server.round.policy import KnownAgent
+from fedquilt_server.status.board_energy import BoardEnergy
 from fedquilt_server.status.health import BoardFacts, judge_health
 from fedquilt_server.status.placement import Placement
 from fedquilt_server.status.snapshot import BoardStatus, HealthState
@@ -24,30 +25,12 @@ class HealthChange(NamedTuple):
     before: HealthState
 
 
-@dataclass
-class _Energy:
-    """The energy of one agent: joules since it first reported them, and its last report.
-
-    Attributes:
-        boot: number of the agent's start.
-        reported: joules of the last report, which count from that start.
-        at: Unix time in seconds of the last report.
-        watts: its power then.
-    """
-
-    boot: int
-    reported: float
-    at: float
-    watts: float
-    total: float = 0.0
-
-
 class AgentList:
     """The latest presence and telemetry of each agent. All times are Unix times in seconds."""
 
     def __init__(self) -> None:
         self._agents: dict[str, BoardStatus] = {}
-        self._energy: dict[str, _Energy] = {}
+        self._energy: dict[str, BoardEnergy] = {}
         self._cut_off: set[str] = set()
 
     def boards(self) -> list[BoardStatus]:
@@ -72,7 +55,9 @@ class AgentList:
         """Show an agent of the journal until it publishes its presence again."""
         if name not in self._agents or self._agents[name].health == "never seen":
             self._make_room(name)
-            self._agents[name] = _board_status(name, list(agent.clients), agent.workers, agent.profile, now)
+            fresh = _board_status(name, list(agent.clients), agent.workers, agent.profile, now)
+            joules = self._energy[name].joules if name in self._energy else None
+            self._agents[name] = fresh.model_copy(update={"joules": joules})
 
     def expect(self, boards: Mapping[str, Sequence[int]]) -> None:
         """Show boards that have not connected yet, with the clients that are assigned to them."""
@@ -94,7 +79,9 @@ class AgentList:
         self._make_room(message.agent)
         profile = Profile(**message.profile.model_dump())
         fresh = _board_status(message.agent, message.clients, message.workers, profile, now, message.site or "")
-        fresh = fresh.model_copy(update={"is_relay": message.site_relay})
+        energy = self._energy.setdefault(message.agent, BoardEnergy())
+        energy.connect(now)
+        fresh = fresh.model_copy(update={"is_relay": message.site_relay, "joules": energy.joules})
         if (before := self._agents.get(message.agent)) is not None:
             kept = before.model_dump(include=_KEPT_ON_PRESENCE)
             fresh = fresh.model_copy(update=kept if before.health != "never seen" else {})
@@ -128,7 +115,7 @@ class AgentList:
             temperature=message.temperature,
             power=message.power,
             power_source=message.power_source,
-            joules=self._add_energy(message, now),
+            joules=self._report_energy(message, status.interval, now),
             load=message.load,
             throttled=message.throttled,
             training={int(c): p for c, p in message.training.items() if int(c) in hosted},
@@ -136,36 +123,38 @@ class AgentList:
             **({} if message.interval is None else {"interval": message.interval}),
         )
 
-    def _add_energy(self, message: Telemetry, now: float) -> float | None:
-        """Return the joules since the agent first reported them; a restarted agent counts from 0 again."""
-        if message.joules is None:
-            return self._energy[message.agent].total if message.agent in self._energy else None
-        energy = self._energy.setdefault(message.agent, _Energy(message.boot, message.joules, now, 0.0))
-        before = energy.reported if energy.boot == message.boot and message.joules >= energy.reported else 0.0
-        energy.total += message.joules - before
-        energy.boot, energy.reported, energy.at, energy.watts = message.boot, message.joules, now, message.power or 0.0
-        return energy.total
+    def _report_energy(self, message: Telemetry, interval: float, now: float) -> float | None:
+        """Return the board's joules; ``interval``: seconds within which the message was due."""
+        energy = self._energy.setdefault(message.agent, BoardEnergy())
+        if message.joules is not None:
+            energy.report(message, now, interval)
+        return energy.joules
 
-    def total_joules(self, now: float) -> float | None:
-        """Return the joules of all boards up to now; None if no board reports them.
+    def restore_energy(self, joules: Mapping[str, float]) -> None:
+        """Go on from the joules of each board that an earlier process has recorded."""
+        self._energy = {name: BoardEnergy(before) for name, before in joules.items()}
 
-        Since its last report, a connected board is assumed to take the power of that report, but not for longer than
-        until its next report is due.
+    def settle_energy(self, now: float) -> float | None:
+        """Bring the joules of the connected boards up to ``now``; returns those of all boards.
+
+        None if no board has reported any to this process.
         """
-        if not self._energy:
+        for name, board in list(self._agents.items()):
+            if board.online and (energy := self._energy.get(name)) is not None:
+                energy.settle(now, board.interval)
+                if energy.joules != board.joules:
+                    self._change(name, joules=energy.joules)
+        if not any(energy.is_reported for energy in self._energy.values()):
             return None
-        return sum(energy.total + self._since_report(name, now) for name, energy in self._energy.items())
-
-    def _since_report(self, agent: str, now: float) -> float:
-        board, energy = self._agents.get(agent), self._energy[agent]
-        if board is None or not board.online:
-            return 0.0
-        return energy.watts * min(max(0.0, now - energy.at), board.interval)
+        return math.fsum(energy.joules or 0.0 for energy in self._energy.values())
 
     @property
-    def is_estimated(self) -> bool:
-        """Whether a board estimates its power."""
-        return any(self._agents[name].power_source == "estimate" for name in self._energy if name in self._agents)
+    def energy_sources(self) -> set[str]:
+        """Where the energy that this process counts comes from: sensor, meter or estimate."""
+        energy = self._energy
+        return {
+            board.power_source for name, board in self._agents.items() if name in energy and energy[name].is_reported
+        }
 
     def refresh(self, facts: Mapping[str, BoardFacts], now: float) -> list[HealthChange]:
         """Judge the health of all boards that have been seen; returns those whose state has changed."""

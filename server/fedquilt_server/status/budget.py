@@ -16,7 +16,7 @@ BudgetQuantity = Literal["bytes", "joules", "hours"]
 _COSTS: Final[dict[BudgetQuantity, Callable[[RoundResult], float]]] = {
     "bytes": lambda row: row.bytes_down + row.bytes_up,
     "joules": lambda row: row.joules or 0.0,
-    "hours": lambda row: row.seconds / 3600,
+    "hours": lambda row: (row.seconds - row.away_seconds) / 3600,
 }
 _FORMATS: Final[dict[BudgetQuantity, Callable[[float], str]]] = {
     "bytes": traffic,
@@ -26,7 +26,9 @@ _FORMATS: Final[dict[BudgetQuantity, Callable[[float], str]]] = {
 
 
 class BudgetUse(BaseModel):
-    """How much of one limit is used: bytes in both directions, joules of all boards, or hours of the rounds."""
+    """How much of one limit is used: bytes in both directions, joules of all boards, or hours of the rounds in
+    which the coordinator ran.
+    """
 
     model_config = ConfigDict(frozen=True)
 

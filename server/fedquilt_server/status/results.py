@@ -38,8 +38,8 @@ class RoundResult(BaseModel):
     of the busiest agent, and ``overhead_seconds`` is the rest. ``sending_seconds`` ends when the broker has
     acknowledged the last chunk. ``receiving_seconds`` runs from the first chunk of the first reply until the last reply
     is verified. If the coordinator was restarted during the round, its downtime is part of ``seconds`` and
-    ``overhead_seconds``; ``sending_seconds``, ``receiving_seconds`` and ``averaging_seconds`` then count from that
-    start.
+    ``overhead_seconds``, and ``away_seconds`` is its length; ``sending_seconds``, ``receiving_seconds`` and
+    ``averaging_seconds`` then count from that start.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -53,6 +53,7 @@ class RoundResult(BaseModel):
     seconds: float
     train_seconds: float
     overhead_seconds: float
+    away_seconds: float = Field(0.0, description="the part of `seconds` in which the coordinator did not run")
     sending_seconds: float
     receiving_seconds: float
     averaging_seconds: float
@@ -78,8 +79,9 @@ class RoundResult(BaseModel):
         default_factory=dict,
         description="clients whose accepted reply does not count, because the round started again: exchange -> clients",
     )
-    joules: float | None = Field(None, description="energy of all boards in this round; None if none reports it")
+    joules: float | None = Field(None, description="energy of all boards in this round; None if none has reported it")
     joules_estimated: bool = Field(False, description="whether a part of `joules` was estimated, not measured")
+    joules_measured: bool = Field(True, description="whether a part of `joules` was measured, not estimated")
     staleness: float | None = Field(
         None, description="mean number of rounds since the tasks of the replies were sent; None if no task goes on"
     )

@@ -85,7 +85,7 @@ class BoardStatus(BaseModel):
     temperature: float | None = None
     power: float | None = None
     power_source: str = Field(default="", description="sensor, meter, or estimate (computed, not measured)")
-    joules: float | None = Field(default=None, description="energy since the agent first reported it in this run")
+    joules: float | None = Field(default=None, description="energy since the board connected in this run")
     load: float | None = Field(default=None, description="load average over one minute")
     throttled: int | None = Field(default=None, description="bits of a Raspberry Pi's get_throttled")
     training: dict[int, float] = Field(default_factory=dict, description="client -> training progress from 0 to 1")

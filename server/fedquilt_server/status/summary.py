@@ -113,7 +113,9 @@ def _times(rows: Sequence[RoundResult]) -> str:
     whole = sum(row.seconds for row in rows)
     a_round = median_or_none(row.seconds for row in rows)
     training = percent(training_share(rows), 0)
-    return f"{len(rows)} in {duration(whole)}, {training} of it training (median round {duration(a_round)})"
+    away = sum(row.away_seconds for row in rows)
+    parts = f"{training} of it training{f', {duration(away)} of it without the coordinator' if away else ''}"
+    return f"{len(rows)} in {duration(whole)}, {parts} (median round {duration(a_round)})"
 
 
 def _traffic(rows: Sequence[RoundResult]) -> Iterator[tuple[str, str]]:

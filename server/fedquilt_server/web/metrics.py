@@ -127,7 +127,7 @@ def _health(boards: Iterable[BoardStatus]) -> Metric:
 
 
 def _energy(boards: Iterable[BoardStatus]) -> Metric:
-    text = "Energy since the agent first reported it in this run; source: sensor, meter or estimate"
+    text = "Energy since the board connected in this run; source: sensor, meter or estimate"
     energy = CounterMetricFamily("fedquilt_board_energy_joules", text, labels=["agent", "source"])
     for board in boards:
         if board.joules is not None and is_number(board.joules):

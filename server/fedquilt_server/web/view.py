@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedquilt_common.learning_tasks.metrics import LOSS, Metric
+from fedquilt_server.library.quantities import total
 from fedquilt_server.status.problems import SEVERITY, board_health, natural_key
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.run_energy import EnergyEstimate, describe_estimate
 from fedquilt_server.status.scores import (
     Score,
     best_score,
@@ -55,6 +57,8 @@ class ResultSummary:
     bytes_up: float | None
     total_down: int
     total_up: int
+    joules: float | None
+    estimate: EnergyEstimate
     finished: int
 
 
@@ -64,8 +68,7 @@ class Summary:
 
     Attributes:
         states: how many boards are in each state other than online, worst first.
-        joules: energy of all boards that report it; None without any.
-        estimated: whether a part of the energy is an estimate.
+        has_energy: whether any energy is known.
     """
 
     results: ResultSummary
@@ -74,14 +77,12 @@ class Summary:
     boards: int
     clients: int
     states: dict[str, int]
-    joules: float | None
-    estimated: bool
+    has_energy: bool
 
 
 def summarise(snapshot: Snapshot, results: ResultSummary) -> Summary:
     """Compute the values of all tiles from the snapshot and the summary of its rounds."""
     boards = snapshot.boards
-    measured = [board for board in boards if board.joules is not None]
     return Summary(
         results=results,
         seconds_left=seconds_left(snapshot, results.seconds),
@@ -89,8 +90,7 @@ def summarise(snapshot: Snapshot, results: ResultSummary) -> Summary:
         boards=len(boards),
         clients=_count_clients(boards),
         states=_count_states(boards),
-        joules=sum(board.joules or 0.0 for board in measured) if measured else None,
-        estimated=any(board.power_source == "estimate" for board in measured),
+        has_energy=results.joules is not None or any(board.joules is not None for board in boards),
     )
 
 
@@ -126,6 +126,8 @@ def summarise_results(history: Sequence[RoundResult]) -> ResultSummary:
         bytes_up=median_or_none(row.bytes_up for row in history),
         total_down=sum(row.bytes_down for row in history),
         total_up=sum(row.bytes_up for row in history),
+        joules=total(history, "joules"),
+        estimate=describe_estimate(history),
         finished=history[-1].round if history else 0,
     )
 

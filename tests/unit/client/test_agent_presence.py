@@ -89,6 +89,17 @@ def test_an_agent_whose_presence_is_cleared_publishes_it_with_its_next_telemetry
         assert payloads == [payloads[0], b"", payloads[0]]
 
 
+def test_telemetry_follows_a_run_at_once(
+    peer: Peer, host: Host, kit: Kit, wait_for: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the coordinator would know nothing of the energy of a short run."""
+    monkeypatch.setattr("fedquilt_client.agent.IDLE_TELEMETRY_SECONDS", 1000.0)
+    with host():
+        wait_for(lambda: peer.messages("telemetry"), "telemetry")
+        peer.publish(peer.topics.run, kit.run())
+        wait_for(lambda: peer.messages("telemetry")[1:], "telemetry")
+
+
 def test_an_agent_whose_presence_the_broker_refuses_stays(tmp_path: Path) -> None:
     """The broker may use an ACL that does not name the agent yet."""
 

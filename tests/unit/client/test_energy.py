@@ -162,6 +162,15 @@ def test_a_meter_counts_the_board_and_its_tasks(steady: tuple[EnergyMeter, Stead
     assert meter.share(7) is None
 
 
+def test_a_report_has_the_energy_up_to_now_and_it_never_decreases() -> None:
+    clock = iter((0.0, 6.0, 6.0, 20.0))
+    meter = EnergyMeter(lambda _: Steady(), lambda: next(clock))
+    meter._add(PowerSample(5.0), 0.0, SENSOR)
+    assert [meter.reading.joules for _ in range(2)] == [0.0, 30.0]
+    meter._add(PowerSample(1.0), 6.0, SENSOR)  # so it was 3 W on the way
+    assert [meter.reading.joules for _ in range(2)] == [30.0, 32.0]
+
+
 @pytest.mark.parametrize(
     ("busy", "pauses"), [(False, [(1.0, False), (5.0, False)]), (True, [(1.0, False), (5.0, True)])]
 )

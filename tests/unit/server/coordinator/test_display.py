@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from tests.unit.server.runs.test_run_folder import answer, opened, start
 
+from fedquilt_common.wire.messages import AgentPresence, Telemetry
 from fedquilt_server.coordinator.display import StatusUpdater
+from fedquilt_server.round.events import Checkpoint
 from fedquilt_server.round.machine import Machine
+from fedquilt_server.runs import clock
 from fedquilt_server.status.agent_list import AgentList
-from fedquilt_server.status.snapshot import RunPhase, Snapshot, StatusStore
+from fedquilt_server.status.snapshot import BoardStatus, RunPhase, Snapshot, StatusStore
 
 
 def show_waiting(phase: RunPhase, exchange: object, finished: bool, awaited: list[int]) -> Snapshot:
@@ -38,3 +43,42 @@ def test_whom_the_run_waits_for(
 
 def test_nothing_new_is_no_new_version() -> None:
     assert show_waiting("training", object(), False, [7]).version == 0
+
+
+def report_energy(agents: AgentList, at: float, joules: float, *, name: str = "pi", source: str = "estimate") -> None:
+    agents.update_presence(AgentPresence(agent=name, online=True, boot=1), at)
+    agents.update_telemetry(Telemetry(agent=name, boot=1, joules=joules, power=0.0, power_source=source), at)
+
+
+def test_the_energy_of_the_rounds_is_the_energy_of_the_boards() -> None:
+    agents = AgentList()
+    display = StatusUpdater(StatusStore(Snapshot()), agents)
+    assert display.take_energy() == {"joules": None}
+    report_energy(agents, 0.0, 100.0)
+    report_energy(agents, 1.0, 107.0)
+    assert display.take_energy() == {"joules": 7.0, "joules_estimated": True, "joules_measured": False}
+    report_energy(agents, 1.0, 10.0, name="jetson", source="sensor")
+    report_energy(agents, 2.0, 15.0, name="jetson", source="sensor")
+    assert display.take_energy() == {"joules": 5.0, "joules_estimated": True, "joules_measured": True}
+    assert sum(board.joules or 0.0 for board in display.boards) == 12.0
+
+
+def test_the_energy_of_a_resumed_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "now", lambda: 200.0)
+    with opened(tmp_path) as run:
+        start(run)
+        answer(run, 0, 1.0, 110.0)
+        seq, (_, done) = answer(run, 1, 1.0, 111.0)
+        assert isinstance(done, Checkpoint)
+        run.save_round(seq, done, run.write_state(done.state), {}, {"joules": 30.0})
+        run.history.add_telemetry(BoardStatus(agent="pi", joules=42.0), 120.0)
+        run.history.flush(force=True)
+    with opened(tmp_path) as run:
+        agents = AgentList()
+        display = StatusUpdater(StatusStore(Snapshot()), agents)
+        display.start(run)
+        assert display.take_energy() == {"joules": None}
+        report_energy(agents, 200.0, 5000.0)
+        report_energy(agents, 201.0, 5003.0)
+        assert display.take_energy()["joules"] == 15.0  # 12 before the coordinator stopped
+        assert [board.joules for board in display.boards] == [45.0]

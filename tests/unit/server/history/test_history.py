@@ -159,6 +159,17 @@ def test_readings_are_written_in_the_order_of_their_arrival(tmp_path: Path) -> N
     ]  # fmt: skip
 
 
+def test_a_resumed_run_has_the_energy_of_each_board(tmp_path: Path) -> None:
+    history = History(tmp_path, [], [])
+    for board, joules in (("a", 5.0), ("b", None), ("a", 7.5), ("a", 6.0), ("c,1", 2.0)):
+        history.add_telemetry(BoardStatus(agent=board, joules=joules), 1.0)
+    history.flush(force=True)
+    with (tmp_path / "telemetry.csv").open("a") as file:
+        file.write("2.0,c,,,,,,nan\n2.0,a,,,,,,many\n2.0,a\n2.0,a,,,,,,-1\n3.0,a,,,,,,99")
+    assert History(tmp_path, [], [(1, EVENTS[0])]).board_joules == {"a": 7.5, "c,1": 2.0}
+    assert History(tmp_path, [], []).board_joules == {}
+
+
 def test_a_new_run_in_an_old_folder_begins_a_new_history(tmp_path: Path) -> None:
     play(tmp_path)
     history = History(tmp_path, [], [])

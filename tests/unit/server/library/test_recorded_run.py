@@ -88,6 +88,12 @@ def test_impossible_numbers_are_notes(tmp_path: Path) -> None:
     )
 
 
+def test_the_time_without_the_coordinator_is_a_note(tmp_path: Path) -> None:
+    rounds = [make_round(1, 0.5, seconds=70.0, away_seconds=50.0), make_round(2, 0.6)]
+    run = read_run(write_run(tmp_path / "a", rounds=rounds))
+    assert run.notes == ("the coordinator did not run in 50.0 s of the rounds' time",)
+
+
 def test_a_run_that_has_only_begun(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     folder.mkdir()

@@ -171,9 +171,9 @@ def test_runs_of_the_same_name_have_labels_of_their_own(tmp_path: Path) -> None:
 
 def test_a_note_about_several_runs_is_one_note(tmp_path: Path) -> None:
     for seed in range(1, 8):
-        rounds = [make_round(1, 0.5, joules=3.0, joules_estimated=True)]
+        rounds = [make_round(1, 0.5, joules=3.0, joules_estimated=True, joules_measured=False)]
         write_run(tmp_path / "a" / str(seed), rounds=rounds, seed=seed)
-    words = "a part of the energy is estimated, not measured"
+    words = "the energy is estimated, not measured"
     made = make_report([tmp_path / "a"], ReportSettings(tmp_path / "out", "csv"))
     assert made.contents.notes == (f"all 7 runs: {words}",)
     write_run(tmp_path / "a" / "8", [0.5], seed=8)

@@ -89,16 +89,17 @@ def test_phases_with_unknown_or_impossible_times_are_not_drawn(changes: dict[str
 def test_totals_of_boards_are_in_natural_order(tmp_path: Path) -> None:
     rows = [reply("weak-10", 0, 1), reply("weak-2", 1, 1), reply("weak-2", 2, 1, outcome="late", joules="")]
     write_table(tmp_path / "replies.csv", rows)
-    samples = [
-        {"time": 1, "board": "weak-2", "temperature": t, "power": 4, "joules": j} for t, j in ((50, 10), (61, 30))
-    ]
+    samples = [{"time": 1, "board": "weak-2", "temperature": t, "power": 4, "joules": 10} for t in (50, 61)]
     write_table(tmp_path / "telemetry.csv", samples)
+    states = [{"agent": "weak-2", "joules": 30, "power_source": "meter"}, {"agent": "new", "joules": 1}]
+    write_table(tmp_path / "boards.csv", states)
     history = read_boards(tmp_path)
     assert [board.board for board in history.boards] == ["weak-2", "weak-10"]
     board = history.boards[0]
     assert (board.outcomes["accepted"], board.outcomes["late"]) == (1, 1)
     assert (board.train_seconds, board.bytes, board.train_joules) == (6.0, 2000.0, 12.0)
-    assert (board.joules, board.temperature, board.memory_peak) == (30.0, 61.0, 5e8)
+    assert (board.joules, board.power_source) == (30.0, "meter")
+    assert (board.temperature, board.memory_peak) == (61.0, 5e8)
 
 
 def test_only_the_latest_rounds_are_kept_for_the_timeline(tmp_path: Path) -> None:

@@ -8,32 +8,96 @@ from fedquilt_common.wire.messages import AgentPresence, Telemetry
 from fedquilt_server.status.agent_list import AgentList
 
 
-def report(agents: AgentList, at: float, joules: float, *, boot: int = 1, watts: float = 5.0) -> None:
-    message = Telemetry(agent="pi", boot=boot, joules=joules, power=watts, power_source="estimate", interval=2.0)
+def connect(agents: AgentList, at: float, name: str = "pi") -> None:
+    agents.update_presence(AgentPresence(agent=name, online=True, boot=1), at)
+
+
+def report(
+    agents: AgentList, at: float, joules: float | None, *, boot: int = 1, watts: float | None = 5.0, name: str = "pi"
+) -> None:
+    source = "estimate" if name == "pi" else "sensor"
+    message = Telemetry(agent=name, boot=boot, joules=joules, power=watts, power_source=source, interval=2.0)
     agents.update_telemetry(message, at)
+
+
+def joules_of(agents: AgentList, name: str = "pi") -> float | None:
+    board = agents.find(name)
+    assert board is not None
+    return board.joules
 
 
 @pytest.fixture
 def agents() -> AgentList:
     made = AgentList()
-    made.update_presence(AgentPresence(agent="pi", online=True, boot=1), 0.0)
+    connect(made, 0.0)
     return made
 
 
-def test_energy_counts_from_the_first_report_and_goes_on_after_a_restart(agents: AgentList) -> None:
-    assert agents.total_joules(0.0) is None
-    report(agents, 1.0, 100.0)
+def test_energy_goes_on_after_a_restart_of_the_agent(agents: AgentList) -> None:
+    report(agents, 0.0, 100.0)
     report(agents, 3.0, 110.0)
     report(agents, 5.0, 4.0, boot=2)
-    assert agents.total_joules(5.0) == 14.0
-    assert agents.is_estimated
-    found = agents.find("pi")
-    assert found is not None
-    assert found.joules == 14.0
+    assert agents.settle_energy(5.0) == joules_of(agents) == 14.0
+
+
+def test_before_its_first_report_a_board_takes_the_power_of_that_report(agents: AgentList) -> None:
+    assert agents.settle_energy(1.0) is None
+    report(agents, 2.0, 100.0)
+    assert agents.settle_energy(2.0) == 10.0
+    report(agents, 4.0, 106.0)
+    assert agents.settle_energy(4.0) == 16.0
+
+
+def test_a_report_that_comes_long_after_the_connection_counts_no_longer_than_it_was_due(agents: AgentList) -> None:
+    report(agents, 5.0, None, watts=None)
+    report(agents, 500.0, 0.0)
+    assert agents.settle_energy(500.0) == 10.0
 
 
 def test_a_board_takes_its_last_power_until_its_next_report_is_due(agents: AgentList) -> None:
-    report(agents, 1.0, 100.0)
-    assert [agents.total_joules(at) for at in (0.5, 2.0, 3.0, 60.0)] == [0.0, 5.0, 10.0, 10.0]
+    report(agents, 0.0, 100.0)
+    assert [agents.settle_energy(at) for at in (0.0, 1.0, 2.0, 60.0)] == [0.0, 5.0, 10.0, 10.0]
     agents.update_online("pi", online=False)
-    assert agents.total_joules(2.0) == 0.0
+    report(agents, 61.0, 112.0)
+    assert agents.settle_energy(62.0) == 12.0
+
+
+def test_energy_never_decreases(agents: AgentList) -> None:
+    report(agents, 0.0, 100.0)
+    assert agents.settle_energy(2.0) == 10.0
+    report(agents, 2.0, 103.0, watts=1.0)  # it took less than was assumed
+    assert joules_of(agents) == 10.0
+    report(agents, 10.0, 102.0, watts=0.0)  # a counter that goes back counts nothing twice
+    report(agents, 12.0, 104.0, watts=0.0)
+    assert joules_of(agents) == 10.0
+    report(agents, 20.0, 115.0, watts=0.0)
+    assert joules_of(agents) == 15.0
+
+
+def test_a_counter_without_a_power_is_not_0_joules(agents: AgentList) -> None:
+    report(agents, 0.0, 0.0, watts=None)
+    assert agents.settle_energy(1.0) is None
+    assert joules_of(agents) is None
+    report(agents, 2.0, 7.0)
+    assert agents.settle_energy(2.0) == 7.0
+
+
+def test_a_resumed_coordinator_goes_on_from_what_was_recorded() -> None:
+    agents = AgentList()
+    agents.restore_energy({"pi": 40.0, "gone": 2.0})
+    connect(agents, 100.0)
+    assert joules_of(agents) == 40.0
+    assert agents.settle_energy(101.0) is None  # nothing of this process is known
+    report(agents, 101.0, 900.0)
+    assert joules_of(agents) == 45.0
+    assert agents.settle_energy(101.0) == 47.0
+
+
+def test_the_sources_are_those_of_boards_that_report_energy(agents: AgentList) -> None:
+    connect(agents, 0.0, "jetson")
+    report(agents, 1.0, None, name="jetson")
+    assert agents.energy_sources == set()
+    report(agents, 1.0, 10.0)
+    assert agents.energy_sources == {"estimate"}
+    report(agents, 2.0, 10.0, name="jetson")
+    assert agents.energy_sources == {"estimate", "sensor"}

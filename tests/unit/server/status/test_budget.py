@@ -50,6 +50,13 @@ def test_what_is_used_of_each_limit() -> None:
     ]
 
 
+def test_hours_are_those_in_which_the_coordinator_ran() -> None:
+    meter = BudgetMeter(Budget(hours=0.2))
+    meter.take(ROUND.model_copy(update={"away_seconds": 540.0}))
+    assert meter.reason == ""
+    assert meter.uses[0].used == pytest.approx(0.1)
+
+
 def test_boards_that_report_no_energy_use_none() -> None:
     meter = BudgetMeter(Budget(joules=1.0))
     meter.take(ROUND.model_copy(update={"joules": None}))

@@ -84,5 +84,10 @@ def test_the_levels_of_sub_models_have_an_average(capsys: pytest.CaptureFixture[
     assert lines[2] == "  sub-models  0.7533 on average over the levels"
 
 
+def test_the_time_without_the_coordinator_stands_beside_all_time(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(result({"seconds": 60.0, "away_seconds": 50.0}), capsys)
+    assert any("50.0 s of it without the coordinator (median round" in line for line in lines)
+
+
 def test_a_run_without_rounds(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(result(), capsys) == ["n: fedavg on digits, seed 1: finished", "  run folder  runs/a-long-name"]

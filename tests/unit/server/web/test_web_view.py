@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -105,7 +106,7 @@ def test_summary_of_nothing() -> None:
     empty = summary_of()
     results = empty.results
     assert (results.latest, results.best, results.loss, results.seconds, empty.seconds_left) == (None,) * 5
-    assert (empty.joules, empty.online, empty.states) == (None, 0, {})
+    assert (empty.has_energy, results.joules, empty.online, empty.states) == (False, None, 0, {})
 
 
 def test_summary() -> None:
@@ -157,12 +158,35 @@ def test_the_tiles_count_the_boards_by_their_state() -> None:
     known: list[dict[str, Any]] = [
         {"agent": f"a{i}", "health": state, "clients": [i, 0]} for i, state in enumerate(states)
     ]
-    known[1] |= {"joules": 10.0, "power_source": "estimate"}
-    known[3] |= {"joules": 5.0, "online": False}
+    known[3] |= {"online": False}
     summary = summary_of(boards=known)
     assert (summary.online, summary.boards, summary.clients) == (4, 5, 5)
     assert list(summary.states.items()) == [("silent", 1), ("hot", 2)]
-    assert (summary.joules, summary.estimated) == (15.0, True)
+
+
+MEASURED = {"joules": 5.0, "joules_estimated": False, "joules_measured": True}
+ESTIMATED = {"joules": 7.0, "joules_estimated": True, "joules_measured": False}
+
+
+@pytest.mark.parametrize(
+    ("rounds", "words"),
+    [
+        ([], (units.DASH, "")),
+        ([MEASURED, MEASURED], ("10 J", "")),
+        ([ESTIMATED, ESTIMATED], ("14 J", "estimated")),
+        ([MEASURED, ESTIMATED], ("12 J", "partly estimated")),
+        ([{**ESTIMATED, "joules_measured": True}], ("7 J", "partly estimated")),
+        ([ESTIMATED, {"joules": None}], (units.DASH, "estimated")),
+    ],
+)
+def test_the_energy_is_the_sum_of_the_rounds(rounds: list[dict[str, Any]], words: tuple[str, str]) -> None:
+    """Not that of the boards, which is of another moment."""
+    rows = [row(number, **fields) for number, fields in enumerate(rounds, 1)]
+    given = snapshot(*rows, boards=[{"agent": "pi", "joules": 1234.0}])
+    tile = Renderer().parts(given, view.summarise(given, view.summarise_results(rows)))["summary"]
+    found = re.search(r'data-testid="energy">([^<]*)</p>\s*<p class="quiet">([^<]*)</p>', tile)
+    assert found is not None
+    assert found.groups() == words
 
 
 def test_the_table_of_replies_has_those_of_the_latest_closed_exchange() -> None:

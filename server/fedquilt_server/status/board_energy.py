@@ -1,0 +1,76 @@
+"""The energy of one board in a run, from the reports of its agent. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fedquilt_common.wire.messages import Telemetry
+
+
+class _Report(NamedTuple):
+    """What a board reported last: joules since the start ``boot`` of its agent, and watts at the Unix time ``at``."""
+
+    boot: int
+    joules: float
+    watts: float | None
+    at: float
+
+
+class BoardEnergy:
+    """The energy of one board since it connected. All times are Unix times in seconds.
+
+    Before the first report, and after each one until the next is due, the board is assumed to take the power of that
+    report.
+
+    Args:
+        before: joules that an earlier process of the coordinator has recorded; None if there are none.
+
+    Attributes:
+        joules: the energy; it never decreases, also if the assumed power was too high. None while nothing is known.
+    """
+
+    def __init__(self, before: float | None = None) -> None:
+        self.joules = before
+        self._total = before or 0.0
+        self._since: float | None = None
+        self._last: _Report | None = None
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether the board has reported energy to this process."""
+        return self._last is not None and self.joules is not None
+
+    def connect(self, now: float) -> None:
+        """Count from ``now``, unless it counts already."""
+        self._since = now if self._since is None else self._since
+
+    def report(self, message: Telemetry, now: float, interval: float) -> None:
+        """Add the energy up to a report.
+
+        Args:
+            message: the report; it has joules.
+            now: when it arrived.
+            interval: seconds within which it was due.
+        """
+        assert message.joules is not None  # noqa: S101 - the caller has checked it
+        before, joules = self._last, message.joules
+        if before is None:
+            self._total += (message.power or 0.0) * _clip(now - (now if self._since is None else self._since), interval)
+        elif before.boot == message.boot:
+            joules = max(joules, before.joules)
+            self._total += joules - before.joules
+        else:  # the agent has restarted, and counts from 0
+            self._total += joules
+        self._last = _Report(message.boot, joules, message.power, now)
+        self.settle(now, interval)
+
+    def settle(self, now: float, interval: float) -> None:
+        """Bring the joules up to ``now``; ``interval``: seconds within which the next report is due."""
+        if self._last is None or (self._last.watts is None and not self._total):
+            return
+        joules = self._total + (self._last.watts or 0.0) * _clip(now - self._last.at, interval)
+        self.joules = max(joules, self.joules or 0.0)
+
+
+def _clip(seconds: float, longest: float) -> float:
+    return min(max(0.0, seconds), longest)
