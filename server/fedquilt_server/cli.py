@@ -101,21 +101,21 @@ def coordinator(
     loaded = load_experiment(experiment, set_ or ())
     read_assignments = _assignments_of(inventory or find_inventory(cert), federation)
     folder = out or Path("runs") / loaded.name
-    board, stop = StatusStore(Snapshot(connect=_agent_options(address, federation))), StopSignal()
+    store, stop = StatusStore(Snapshot(connect=_agent_options(address, federation))), StopSignal()
     requests: queue.SimpleQueue[ControlRequest] = queue.SimpleQueue()
     access = choose_access(host, folder, public=public_page) if page else None
     shown_for = linger if page else 0.0
-    pages = _serve_page(board, host, port, allow_host or (), access, requests, folder)
+    pages = _serve_page(store, host, port, allow_host or (), access, requests, folder)
     with open_sinks(tensorboard, mlflow, loaded) as sinks, pages as url:
         progress = ProgressDisplay(url, loaded.rounds, shown_for, stop)
-        with progress, progress.follow(sinks.pass_on(lambda: board.current)):
+        with progress, progress.follow(sinks.pass_on(lambda: store.current)):
             run = _load(loaded, folder, progress, url, resume=resume, keep_replies=keep_replies)
             if run.folder.closed:
-                show_finished(run, board)
+                show_finished(run, store)
             else:
                 transports = _transport_maker(address, federation, run.folder.path)
-                work = Coordinator(run, federation, transports, board, read_assignments, patience, requests)
-                _work(work, board, stop, shown_for)
+                coordinator = Coordinator(run, federation, transports, store, read_assignments, patience, requests)
+                _run_coordinator(coordinator, store, stop, shown_for)
         if run.folder.finished:
             _show_result(run, json_, shown_for, stop)
     raise typer.Exit(run.ending.exit_code or 0)
@@ -135,46 +135,46 @@ def _load(
     return run
 
 
-def _work(work: Coordinator, board: StatusStore, stop: StopSignal, linger: float) -> None:
+def _run_coordinator(coordinator: Coordinator, store: StatusStore, stop: StopSignal, linger: float) -> None:
     """Run the coordinator, and record how its run ended. The page of a run that failed stays for ``linger`` seconds.
 
     Raises:
         FedquiltError: as ``Coordinator.execute``.
     """
-    run = work.run
+    run = coordinator.run
     request = StopRequest(run.folder.path)
     try:
-        work.execute(lambda: stop() or request())
+        coordinator.execute(lambda: stop() or request())
     except FedquiltError as error:
-        _end(run, board, Ending(status="failed", reason=str(error), exit_code=error.exit_code))
+        _end(run, store, Ending(status="failed", reason=str(error), exit_code=error.exit_code))
         if isinstance(error, RunFailedError):
             _linger(linger, stop)
         raise
     except Exception as error:
-        _end(run, board, Ending(status="failed", reason=f"{type(error).__name__}: {error}", exit_code=1))
+        _end(run, store, Ending(status="failed", reason=f"{type(error).__name__}: {error}", exit_code=1))
         raise
     if run.folder.finished:
         return None
-    if work.was_stopped:
-        _end(run, board, Ending(status="stopped", reason=f"{_STOPPED_BY_PERSON} {run.machine.done}", exit_code=0))
+    if coordinator.was_stopped:
+        _end(run, store, Ending(status="stopped", reason=f"{_STOPPED_BY_PERSON} {run.machine.done}", exit_code=0))
         return _linger(linger, stop)
-    _end(run, board, request.ending or Ending(status="stopped", reason=_STOPPED, exit_code=stop.exit_code))
+    _end(run, store, request.ending or Ending(status="stopped", reason=_STOPPED, exit_code=stop.exit_code))
     if request.ending is not None:
         _linger(linger, stop)
     return request.drop()
 
 
-def _end(run: ActiveRun, board: StatusStore, ending: Ending) -> None:
+def _end(run: ActiveRun, store: StatusStore, ending: Ending) -> None:
     """Show and record how the run ended, as far as the disk allows."""
-    board.update(phase=ending.status, message=ending.reason)
+    store.update(phase=ending.status, message=ending.reason)
     with contextlib.suppress(RunFolderError):  # the error of the run itself matters more
-        run.end(ending, board.current.boards)
-        board.update(events=run.history.events)
+        run.end(ending, store.current.boards)
+        store.update(events=run.history.events)
 
 
 @contextmanager
 def _serve_page(
-    board: StatusStore,
+    store: StatusStore,
     host: str,
     port: int,
     names: Sequence[str],
@@ -187,7 +187,7 @@ def _serve_page(
     if access is None:
         yield ""
         return
-    server = PageServer(board, host, port, names, connections, access, requests.put, folder)
+    server = PageServer(store, host, port, names, connections, access, requests.put, folder)
     server.start()
     print_control(server.url, access)
     try:
