@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from tests.faults.conftest import Player, Stage
 
     from fedquilt_common.algorithm_api import State
-    from fedquilt_server.round.machine import Machine
 
 pytestmark = pytest.mark.quick
 
@@ -27,8 +26,7 @@ class Examiner:
         self.may = threading.Event()
         self.states: list[float] = []
 
-    def evaluation_of(self, machine: Machine, state: State) -> Callable[[], Mapping[str, float]]:
-        done = machine.done
+    def evaluation_of(self, state: State, done: int) -> Callable[[], Mapping[str, float]]:
 
         def evaluate() -> Mapping[str, float]:
             assert self.may.wait(20)
@@ -46,7 +44,7 @@ def examiner(monkeypatch: pytest.MonkeyPatch) -> Examiner:
     monkeypatch.setattr("fedquilt_server.runs.run.OVERLAP_SECONDS", 0.0)
     monkeypatch.setattr(
         "fedquilt_server.round.machine.Machine.evaluation_of",
-        lambda machine, state: examiner.evaluation_of(machine, state),
+        lambda machine, state, done: examiner.evaluation_of(state, done),
     )
     return examiner
 

@@ -186,12 +186,11 @@ class Coordinator:
             self._store.update(phase="failed", message=str(error))
             raise
         finally:
-            with contextlib.suppress(RunFolderError):  # the next start writes them
-                self._driver.take_scores()
-                self._display.judge_boards(clock.now())
-                run.result_files.catch_up(self._display.boards)
-            farewell = (self._topics.coordinator, self._farewell) if self._working else None
-            self._transport.close(farewell, end_session=run.folder.closed or is_rejected)
+            try:
+                self._driver.leave()
+            finally:
+                farewell = (self._topics.coordinator, self._farewell) if self._working else None
+                self._transport.close(farewell, end_session=run.folder.closed or is_rejected)
 
     def _work(self, should_stop: Callable[[], bool]) -> None:
         run, folder = self.run, self.run.folder

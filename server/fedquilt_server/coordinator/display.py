@@ -136,7 +136,8 @@ class StatusUpdater:
             return {"joules": None}
         joules = max(0.0, total - self._joules)
         self._joules += joules
-        return {"joules": joules, "joules_estimated": "estimate" in sources, "joules_measured": sources != {"estimate"}}
+        measured = bool(sources - {"estimate"})
+        return {"joules": joules, "joules_estimated": "estimate" in sources, "joules_measured": measured}
 
     # -- health --------------------------------------------------------------------------------
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
-from fedquilt_common.errors import PayloadError, RunFailedError
+from fedquilt_common.errors import PayloadError, RunFailedError, RunFolderError
 from fedquilt_common.wire.transport import Transport
 from fedquilt_server.coordinator.display import StatusUpdater
 from fedquilt_server.coordinator.downlink import Downlink
@@ -121,7 +122,7 @@ class Driver:
         """Evaluate the last finished round if an earlier process ended before it had."""
         last = self._run.checkpoints.last
         if last.result is not None and last.result.awaits_scores:
-            self._evaluation.start(self._machine.evaluation_of(self._run.checkpoints.read()))
+            self._evaluation.start(self._machine.evaluation_of(self._run.checkpoints.read(), last.round))
             self.take_scores()
 
     def _replay_events(self) -> DamagedReplyError | None:
@@ -172,10 +173,12 @@ class Driver:
     def _handle(self, seq: int, event: Event) -> list[Command]:
         """Pass an event to the machine. The time of a step that closes an exchange counts as averaging."""
         before = self._machine.exchange
-        if not isinstance(event, Replied) or self._machine.would_close(event):
+        closes = self._machine.would_close(event)
+        if closes:
+            self._receipts.flush()  # evaluation and averaging take a while
+        if closes or not isinstance(event, Replied):
             self.take_scores()  # the algorithm may go on with its round, so it must not evaluate
-        if self._machine.would_close(event):
-            self._receipts.flush()  # averaging takes a while
+        if closes:
             self._display.show_averaging()
         if isinstance(event, Replied):
             self._run.watch.labels.count_reply(event)
@@ -254,7 +257,7 @@ class Driver:
         self._uplink.close(self._machine.working)
         self.take_scores()  # those of the round before, if this one asked nobody
         written = run.write_state(done.state, self._downlink.find_blob(done.state.arrays))
-        evaluation = self._machine.evaluation_of(written.state)
+        evaluation = self._machine.evaluation_of(written.state, done.round)
         scores = self._evaluate(done, evaluation)
         saved = run.save_round(seq, done, written, scores, self._display.take_energy())
         self._needs_cleaning = True
@@ -292,6 +295,13 @@ class Driver:
             keep = {*self._downlink.digests, *self._earlier.digests}
             self._run.checkpoints.clean(keep, reuse=not self._machine.finished)
             self._needs_cleaning = False
+
+    def leave(self) -> None:
+        """Write what the result files lack, because this process ends."""
+        with contextlib.suppress(RunFolderError):  # the next start writes it
+            self.take_scores()
+            self._display.judge_boards(clock.now())
+            self._run.result_files.catch_up(self._display.boards)
 
     def _publish_row(self, row: RoundResult) -> None:
         """Write and show a finished round. Report training that diverges; end the run if the experiment wants that.

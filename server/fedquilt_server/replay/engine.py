@@ -275,7 +275,7 @@ class Replay:
     def _compare_scores(self, done: Checkpoint, recorded: RoundResult | None) -> None:
         scores: Mapping[str, float] = done.state.scores
         if self._options.evaluate and not scores and self._bench.is_evaluated(done.round):
-            scores = self._machine.evaluation_of(done.state)()
+            scores = self._machine.evaluation_of(done.state, done.round)()
         if not scores or recorded is None:
             return
         row = recorded.named_scores  # an earlier version of fedquilt recorded fewer

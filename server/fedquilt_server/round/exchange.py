@@ -64,10 +64,12 @@ class Exchange:
         Clients that have declined are not waited for, but without any reply no exchange is complete.
         """
         self.overdue = self.overdue or self.is_late(at)
+        return len(self.replies) >= self._enough(policy, self.overdue) and (bool(self.replies) or not self.clients)
+
+    def _enough(self, policy: Policy, overdue: bool) -> int:
         quorum = policy.least(self.able)
         least = quorum if self.until is None else min(quorum, self.wanted)
-        enough = least if self.overdue else max(self.wanted, least)
-        return len(self.replies) >= enough and (bool(self.replies) or not self.clients)
+        return least if overdue else max(self.wanted, least)
 
     @property
     def wanted(self) -> int:
@@ -93,9 +95,10 @@ class Exchange:
         self.replies[event.client] = event
         self.declined.discard(event.client)
 
-    def lacks_only(self, client: ClientId) -> bool:
-        """Whether this client's reply is the only one that is missing."""
-        return self.asked(client) is not None and len(self.replies) + 1 == self.wanted
+    def closes_with(self, event: Replied, policy: Policy) -> bool:
+        """Whether a reply completes it if it counts."""
+        enough = self._enough(policy, self.overdue or self.is_late(event.at))
+        return self.asked(event.client) is not None and len(self.replies) + 1 >= enough
 
     @property
     def missing(self) -> list[ClientId]:

@@ -70,8 +70,7 @@ class Machine:
         validates: bool = False,
     ) -> None:
         self.policy = policy
-        self.state = state
-        self.done = done
+        self.state, self.done = state, done
         self.agents: dict[str, KnownAgent] = {}
         self.host_of: dict[ClientId, str] = {}
         self.exchange: Exchange | None = None
@@ -129,9 +128,9 @@ class Machine:
             return None
         return self._first_joined + self.policy.deadline
 
-    def evaluation_of(self, state: State) -> Callable[[], dict[str, float]]:
-        """Return a call that evaluates the last finished round's state. It may run in another thread, and later."""
-        context = self._context_for(self.done, self._fleet(), 0.0, {})
+    def evaluation_of(self, state: State, round: int) -> Callable[[], dict[str, float]]:
+        """Return a call that evaluates the state of a finished round. It may run in another thread, and later."""
+        context = self._context_for(round, self._fleet(), 0.0, {})
         return partial(self._algorithm.evaluate, State(state.arrays, state.extra), context)
 
     def restart_event(self, at: float, reason: str) -> RoundRestarted:
@@ -265,7 +264,8 @@ class Machine:
 
     def would_close(self, event: Event) -> bool:
         """Whether this event completes the open exchange, so that handling it includes the averaging."""
-        return isinstance(event, Replied) and self.exchange is not None and self.exchange.lacks_only(event.client)
+        exchange = self.exchange
+        return exchange is not None and isinstance(event, Replied) and exchange.closes_with(event, self.policy)
 
     def _refuse(self, event: Rejected) -> list[Command]:
         self._counts.outcomes[event.outcome] += 1

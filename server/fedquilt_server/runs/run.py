@@ -304,7 +304,7 @@ class ActiveRun:
         self.budget.take(row)
         if self.budget.reason:
             self.machine.policy = self.machine.policy.end_after(done.round)
-            row = row if scores else _add_scores(row, evaluate(self.machine.evaluation_of(written.state)))
+            row = row if scores else _add_scores(row, evaluate(self.machine.evaluation_of(written.state, done.round)))
         self._evaluation_seconds = row.evaluate_seconds or self._evaluation_seconds
         stored = StoredCheckpoint(
             done.round, seq, written.model.digest, written.extra, now, done.snapshot, row, traffic
@@ -362,7 +362,7 @@ class ActiveRun:
 
 def _add_scores(row: RoundResult, found: TimedScores) -> RoundResult:
     """Add scores that were measured after the round's end."""
-    times = {"evaluate_seconds": found.seconds, "evaluated_afterwards": bool(found.scores)}
+    times = {"evaluate_seconds": found.seconds, "evaluated_afterwards": True}
     return row.model_copy(update={**score_fields(found.scores), **times})
 
 

@@ -137,16 +137,15 @@ class AgentList:
     def settle_energy(self, now: float) -> float | None:
         """Bring the joules of the connected boards up to ``now``; returns those of all boards.
 
-        None if no board has reported any to this process.
+        None if no board has ever reported any.
         """
         for name, board in list(self._agents.items()):
             if board.online and (energy := self._energy.get(name)) is not None:
                 energy.settle(now, board.interval)
                 if energy.joules != board.joules:
                     self._change(name, joules=energy.joules)
-        if not any(energy.is_reported for energy in self._energy.values()):
-            return None
-        return math.fsum(energy.joules or 0.0 for energy in self._energy.values())
+        known = [energy.joules for energy in self._energy.values() if energy.joules is not None]
+        return math.fsum(known) if known else None
 
     @property
     def energy_sources(self) -> set[str]:

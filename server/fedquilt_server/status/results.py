@@ -125,7 +125,7 @@ class RoundResult(BaseModel):
     @property
     def awaits_scores(self) -> bool:
         """Whether the round is durable, but its evaluation has not ended."""
-        return self.evaluated_afterwards and all(value is None for value in self.named_scores.values())
+        return self.evaluated_afterwards and not self.evaluate_seconds
 
     @property
     def has_both(self) -> bool:

@@ -70,7 +70,10 @@ class Driver:
 
     def do(self, event: Event) -> list[Command]:
         """Handle, and proceed from every checkpoint; all commands that came."""
+        foreseen = self.machine.would_close(event)
         commands = self.machine.handle(event)
+        if isinstance(event, Replied):  # the driver stops an evaluation before the algorithm continues
+            assert foreseen or not {"Checkpoint", "Send"} & set(kinds(commands))
         for command in commands:  # it grows meanwhile
             if isinstance(command, Checkpoint):
                 self.checkpoints.append(command)
