@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from fedquilt_common.types import Arrays, ClientId, ExchangeId, Scalar, Shapes
@@ -60,14 +61,16 @@ class Ask(dict[ClientId, Task]):
             close it, too, and after ``participation.deadline`` a quorum of them does.
 
     Raises:
-        ValueError: ``until`` is less than 1.
+        ValueError: ``until`` is no integer, or less than 1.
     """
 
     def __init__(self, tasks: Mapping[ClientId, Task], until: int) -> None:
+        if isinstance(until, bool) or not isinstance(until, Integral):
+            raise ValueError(f"Ask.until = {until!r}: the number of replies that close the exchange is an integer")
         if until < 1:
             raise ValueError(f"Ask.until = {until}: an exchange needs at least one reply")
         super().__init__(tasks)
-        self.until = until
+        self.until: int = int(until)
 
 
 @dataclass(frozen=True)
