@@ -100,8 +100,10 @@ class State:
     Attributes:
         arrays: the global model, in the model's shapes; empty for algorithms that have none.
         extra: further arrays of any shape that the next round needs. Floating-point ones are stored in float32 between
-            rounds.
-        report: facts of this round for its row in ``result.json``, as JSON values. No round starts from them.
+            rounds; signed integers, uint8 and bool keep their dtype and every digit.
+        report: facts of this round for its row in ``result.json``, as JSON values; numbers are finite. Names that have
+            a field of their own there, such as ``trained``, fill it, and the others are in its ``report``. No round
+            starts from them.
         parts: the sub-model of each client whose update is averaged in these arrays; empty if clients train the whole
             model. For the coverage of the model; no round starts from them.
         apart: the sub-model of each client whose update went into another model than these arrays, for the costs of
