@@ -24,11 +24,12 @@ _NOT_FINITE: Final = (
 
 
 def shorten(value: object) -> str:
-    """Return a value's type and beginning, such as ``None`` or ``the list [1, 2, 3]``."""
+    """Return a value's type and beginning, such as ``None``, ``the list [1, 2, 3]`` or ``Task(...)``."""
     if value is None:
         return "None"
-    text = repr(value)
-    return f"the {type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+    text, kind = repr(value), type(value).__name__
+    short = text if len(text) <= 60 else text[:57] + "..."
+    return short if text.startswith(kind) else f"the {kind} {short}"
 
 
 def arrays_problem(arrays: object, where: str) -> str:

@@ -24,6 +24,7 @@ _NO_MAPPING: Final = (
     "yield a mapping of clients to tasks, such as `{client: task for client in ctx.select()}`, or an empty one to ask "
     "nobody"
 )
+_NO_FIRST_STATE: Final = "return the first state, such as `State(model)`"
 _NO_STATE: Final = "return the next state, such as `State(mean(replies, like=state.arrays))`"
 _SCALARS: Final = (str, int, float, bool)
 
@@ -80,7 +81,7 @@ def state_problem(state: object, before: State | None, model: Callable[[], Array
         model: returns arrays with the names, dtypes and shapes that the global model must have.
     """
     if not isinstance(state, State):
-        return f"returned {shorten(state)}; {_NO_STATE}"
+        return f"returned {shorten(state)}; {_NO_FIRST_STATE if before is None else _NO_STATE}"
     problem = ""
     if before is None or state.arrays is not before.arrays:
         problem = arrays_problem(state.arrays, "State.arrays") or (
@@ -130,7 +131,7 @@ def _json_copy(name: str, value: object) -> Any:
 def _plain_number(value: object) -> Any:
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"a {type(value).__name__} is no JSON value")
+    raise TypeError(f"type {type(value).__name__}")
 
 
 def not_finite(scores: Mapping[str, float]) -> Collection[str]:

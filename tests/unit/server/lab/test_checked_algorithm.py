@@ -83,7 +83,7 @@ WHERE = "lab.bad:Bad.round, round 2: "
 YIELDED: dict[str, tuple[Any, str]] = {
     "nothing": (None, "yielded None; yield a mapping of clients to tasks, such as `{client: task for client in"),
     "a list": ([TASK], "yielded the list [Task("),
-    "a task": (TASK, "yielded the Task Task("),
+    "a task": (TASK, "yielded Task("),
     "a text as client": ({"0": TASK}, "yielded a task for '0', which is no client"),
     "True as client": ({True: TASK}, "yielded a task for True, which is no client"),
     "no such client": ({99: TASK}, "yielded a task for client 99, which does not exist; the clients are 0 to 98"),
@@ -109,7 +109,7 @@ def test_what_a_round_may_not_yield(tasks: Any, words: str) -> None:
 
 
 RETURNED: dict[str, tuple[Any, str]] = {
-    "nothing": (None, "returned None; return the next state, such as `State(mean(replies, like=state.arrays))`"),
+    "nothing": (None, "returned None; return the "),
     "arrays": (MODEL, "returned the dict {'w'"),
     "a list": (State([1]), "State.arrays is the list [1]"),  # type: ignore[arg-type]
     "not finite": (State({"w": NAN}), "State.arrays['w'] has numbers that are not finite"),
@@ -144,6 +144,12 @@ def test_what_init_may_not_return(state: Any, words: str) -> None:
         checked(Own(first=state)).init(MODEL, labs(1)(0, {}, 0.0, {}))
     assert str(caught.value).startswith("lab.bad:Bad.init: ")
     assert words in str(caught.value)
+
+
+def test_the_advice_is_that_of_the_method() -> None:
+    assert "return the next state, such as `State(mean(replies, like=state.arrays))`" in failure(Own({}, None))
+    with pytest.raises(AlgorithmError, match=r"returned None; return the first state, such as `State\(model\)`"):
+        checked(Own(first=None)).init(MODEL, labs(1)(0, {}, 0.0, {}))
 
 
 def test_a_state_that_is_refused_leaves_the_one_before() -> None:
