@@ -38,9 +38,9 @@ MISTAKES = {
 }
 
 
-def simulate(folder: Path) -> tuple[int, dict[str, Any], str]:
+def simulate(folder: Path, *options: str) -> tuple[int, dict[str, Any], str]:
     """Return the exit code, ``result.json`` and standard error of a simulation in ``folder / "run"``."""
-    with simulating(folder / "own.yaml", folder, before=HURRY, PYTHONPATH=str(folder)) as process:
+    with simulating(folder / "own.yaml", folder, *options, before=HURRY, PYTHONPATH=str(folder)) as process:
         done = process.finish(PATIENCE)
     return done.returncode, json.loads((folder / "run" / "result.json").read_text()), done.stderr
 
@@ -62,3 +62,15 @@ def test_it_ends_at_once_and_is_resumed_when_it_is_corrected(mistake: str, words
         "finished",
         [[1], [2], [3]],
     )
+
+
+def test_numbers_that_the_precision_of_the_wire_cannot_hold(tmp_path: Path) -> None:
+    mistake = "return State({n: x * 0 + np.float32(1e5) for n, x in merged.arrays.items()})"
+    (tmp_path / "own.yaml").write_text(EXPERIMENT)
+    (tmp_path / "own_with_mistakes.py").write_text(ALGORITHM.replace("MISTAKE", mistake))
+    code, result, shown = simulate(tmp_path, "--set", "wire.down=fp16")
+    assert (code, result["exit_code"], len(result["rounds"])) == (7, 7, 1)
+    assert result["reason"].startswith(
+        "round 2: what the algorithm gives away cannot be sent with the experiment's `wire`: "
+    )
+    assert "was restarted" not in shown

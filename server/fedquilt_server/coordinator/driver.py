@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from fedquilt_common.errors import PayloadError, RunFailedError
@@ -231,7 +232,7 @@ class Driver:
         run = self._run
         self._limit.reset()
         self._display.show_exchange(send, self._machine)
-        with run.watch.time("sending"):
+        with run.watch.time("sending"), report_unsendable(send.round):
             layouts = task_layouts(send.tasks, run.experiment.wire.up)
             self._ledger.open(largest_reply_units(layouts, run.experiment.chunk))
             earlier = self._earlier.select(send.earlier)
@@ -254,7 +255,8 @@ class Driver:
         self._clean()
         self._uplink.close(self._machine.working)
         self.take_scores()  # those of the round before, if this one asked nobody
-        written = run.write_state(done.state, self._downlink.find_blob(done.state.arrays))
+        with report_unsendable(done.round):
+            written = run.write_state(done.state, self._downlink.find_blob(done.state.arrays))
         evaluation = self._machine.evaluation_of(written.state)
         scores = self._evaluate(done, evaluation)
         saved = run.save_round(seq, done, written, scores, self._display.take_energy())
@@ -317,6 +319,21 @@ class Driver:
         if self._run.divergence.warning and self._run.experiment.on_divergence == "stop":
             self._clean()
             raise RunFailedError(f"{self._run.divergence.warning}. The experiment has on_divergence: stop")
+
+
+@contextmanager
+def report_unsendable(round: int) -> Iterator[None]:
+    """Report arrays that the experiment's precision cannot hold as a failed run: a restart would repeat it.
+
+    Raises:
+        RunFailedError: an array cannot be stored or sent.
+    """
+    try:
+        yield
+    except PayloadError as error:
+        raise RunFailedError(
+            f"round {round}: what the algorithm gives away cannot be sent with the experiment's `wire`: {error}"
+        ) from error
 
 
 def describe_deadline(exchange: Exchange) -> str:
