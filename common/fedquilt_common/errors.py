@@ -105,6 +105,10 @@ class RunFailedError(FedquiltError):
     exit_code = 7
 
 
+class AlgorithmError(RunFailedError):
+    """The algorithm's own code raised an error, or yielded or returned what cannot be used. A restart repeats it."""
+
+
 class ProtocolError(FedquiltError):
     """A received message violates the protocol. It is the sender's fault, and never fatal to the receiver."""
 

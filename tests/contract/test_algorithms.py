@@ -29,6 +29,7 @@ from fedquilt_common.tracing.trace import Blueprint, blueprint_for
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.training.torch_setup import set_up_torch
 from fedquilt_common.types import Arrays, Dataset, Examples, ExchangeId, Profile
+from fedquilt_server.lab.checked_algorithm import CheckedAlgorithm
 from fedquilt_server.lab.context import RoundContext
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.round.events import Checkpoint, Command, Event, Finish, Joined, Replied, Resumed, Send
@@ -157,8 +158,15 @@ class Fleet:
         return Workbench(self.experiment)
 
     def first_state(self) -> State:
-        model = self.learner.init(derive_seed(self.experiment.seed, "model"))
-        return self.algorithm.init(model, self.ctx(0, {}))
+        return self.server_half.init(self._first_model(), self.ctx(0, {}))
+
+    @cached_property
+    def server_half(self) -> CheckedAlgorithm:
+        """The algorithm as a coordinator runs it."""
+        return CheckedAlgorithm(self.algorithm, "contract", self._first_model, "")
+
+    def _first_model(self) -> Arrays:
+        return self.learner.init(derive_seed(self.experiment.seed, "model"))
 
     def do(self, client: int, task: Task, send: Send) -> tuple[Replied, Arrays]:
         """Do one task as a board does it; the memory is stored with the reply."""
@@ -219,7 +227,7 @@ class Driver:
 
     def _new_machine(self, state: State, done: int) -> Machine:
         policy = Policy(self.rounds, self.fleet.clients, self.fleet.clients)
-        return Machine(self.fleet.algorithm, policy, state, self.fleet.ctx, self._load, done, validates=True)
+        return Machine(self.fleet.server_half, policy, state, self.fleet.ctx, self._load, done, validates=True)
 
     def _load(self, events: Sequence[Replied]) -> list[Arrays]:
         return [self.replies[event.digest] for event in events]

@@ -32,6 +32,7 @@ from fedquilt_server.round.events import (
     Receipt,
     Rejected,
     Replied,
+    Send,
     Ticked,
     decode_event,
     encode_event,
@@ -102,7 +103,10 @@ class Book:
         self._carry_out(len(self.journal), event)
 
     def _carry_out(self, place: int, event: Event, *, replaying: bool = False) -> None:
+        foreseen = self.machine.would_close(event)
         commands = self.machine.handle(event)
+        advanced = any(isinstance(command, Checkpoint | Send) for command in commands)
+        assert foreseen or not (isinstance(event, Replied) and advanced), "the driver must know it beforehand"
         while commands:
             command, *commands = commands
             match command:

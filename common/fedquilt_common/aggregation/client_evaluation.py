@@ -8,6 +8,7 @@ on each client's samples, beside the coordinator's evaluation (FedRolex thesis, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
@@ -136,13 +137,16 @@ def client_scores(
 ) -> dict[str, float]:
     """Return the main metric of a model on each client's test samples, for clients that have some.
 
+    One that is not finite is left out: the client's model has diverged.
+
     Args:
         replies: as ``evaluation_reply`` returns them.
         task: computes the metric.
         model: the client's own model, or the global one.
     """
     scores = {client: task.scores(_counts(reply, task, model)) for client, reply in _tested(replies).items()}
-    return {str(client): found[task.main.name] for client, found in scores.items() if found}
+    found = {str(client): one[task.main.name] for client, one in scores.items() if one}
+    return {client: value for client, value in found.items() if math.isfinite(value)}
 
 
 def pool_scores(

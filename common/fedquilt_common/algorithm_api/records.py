@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from fedquilt_common.types import Arrays, ClientId, ExchangeId, Scalar, Shapes
@@ -60,14 +61,16 @@ class Ask(dict[ClientId, Task]):
             close it, too, and after ``participation.deadline`` a quorum of them does.
 
     Raises:
-        ValueError: ``until`` is less than 1.
+        ValueError: ``until`` is no integer, or less than 1.
     """
 
     def __init__(self, tasks: Mapping[ClientId, Task], until: int) -> None:
+        if isinstance(until, bool) or not isinstance(until, Integral):
+            raise ValueError(f"Ask.until = {until!r}: the number of replies that close the exchange is an integer")
         if until < 1:
             raise ValueError(f"Ask.until = {until}: an exchange needs at least one reply")
         super().__init__(tasks)
-        self.until = until
+        self.until: int = int(until)
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,10 @@ class State:
     Attributes:
         arrays: the global model, in the model's shapes; empty for algorithms that have none.
         extra: further arrays of any shape that the next round needs. Floating-point ones are stored in float32 between
-            rounds.
-        report: facts of this round for its row in ``result.json``, as JSON values. No round starts from them.
+            rounds; signed integers, uint8 and bool keep their dtype and every digit.
+        report: facts of this round for its row in ``result.json``, as JSON values; numbers are finite. Names that have
+            a field of their own there, such as ``trained``, fill it, and the others are in its ``report``. No round
+            starts from them.
         parts: the sub-model of each client whose update is averaged in these arrays; empty if clients train the whole
             model. For the coverage of the model; no round starts from them.
         apart: the sub-model of each client whose update went into another model than these arrays, for the costs of

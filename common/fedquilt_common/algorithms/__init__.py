@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Collection, Mapping
+import traceback
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from fedquilt_common.algorithm_api import Algorithm
@@ -40,6 +42,7 @@ from fedquilt_common.algorithms.qfedavg import QFedAvg
 from fedquilt_common.algorithms.scaffold import Scaffold
 from fedquilt_common.algorithms.scalefl import ScaleFL
 from fedquilt_common.algorithms.weighted_fedavg import WeightedFedAvg
+from fedquilt_common.errors import ExperimentError, FedquiltError
 from fedquilt_common.user_imports import resolve
 
 ALGORITHMS: dict[str, type[Any]] = {
@@ -92,12 +95,32 @@ def make_algorithm(name: str, fields: Mapping[str, Any], allowed: Collection[str
     Raises:
         UnknownNameError: there is no such algorithm.
         ForbiddenImportError: its package is not in ``allowed``.
-        ValueError: a field has a value that the algorithm does not accept.
+        ValueError: a field has a value that an algorithm of this package does not accept.
+        ExperimentError: a user's own algorithm cannot be made with these fields.
     """
-    kind: Any = (ALGORITHMS | DIAGNOSTICS).get(name) or resolve(name, {}, "algorithm", allowed)
+    kind: Any = (ALGORITHMS | DIAGNOSTICS).get(name)
+    return _make_own(name, fields, allowed) if kind is None else _make(kind, fields)
+
+
+def _make(kind: Callable[..., Any], fields: Mapping[str, Any]) -> Algorithm:
     algorithm: Algorithm = kind(**{field_name(key): value for key, value in fields.items()})
     check_choices(algorithm)
     return algorithm
+
+
+def _make_own(name: str, fields: Mapping[str, Any], allowed: Collection[str]) -> Algorithm:
+    kind = resolve(name, {}, "algorithm", allowed)
+    try:
+        return _make(kind, fields)
+    except FedquiltError:
+        raise
+    except Exception as error:  # it is a user's code
+        given = ", ".join(f"algorithm.{key} = {value!r}" for key, value in fields.items()) or "no fields"
+        frame, line = list(traceback.walk_tb(error.__traceback__))[-1]
+        raise ExperimentError(
+            f"algorithm '{name}' cannot be made with {given}: {type(error).__name__}: {error} "
+            f"({Path(frame.f_code.co_filename).name} line {line}); correct these fields, or its __post_init__"
+        ) from error
 
 
 def field_name(key: str) -> str:

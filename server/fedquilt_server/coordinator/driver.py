@@ -6,7 +6,8 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from fedquilt_common.errors import PayloadError, RunFailedError, RunFolderError
@@ -233,7 +234,7 @@ class Driver:
         run = self._run
         self._limit.reset()
         self._display.show_exchange(send, self._machine)
-        with run.watch.time("sending"):
+        with run.watch.time("sending"), report_unsendable(send.round):
             layouts = task_layouts(send.tasks, run.experiment.wire.up)
             self._ledger.open(largest_reply_units(layouts, run.experiment.chunk))
             earlier = self._earlier.select(send.earlier)
@@ -256,7 +257,8 @@ class Driver:
         self._clean()
         self._uplink.close(self._machine.working)
         self.take_scores()  # those of the round before, if this one asked nobody
-        written = run.write_state(done.state, self._downlink.find_blob(done.state.arrays))
+        with report_unsendable(done.round):
+            written = run.write_state(done.state, self._downlink.find_blob(done.state.arrays))
         evaluation = self._machine.evaluation_of(written.state, done.round)
         scores = self._evaluate(done, evaluation)
         saved = run.save_round(seq, done, written, scores, self._display.take_energy())
@@ -326,6 +328,21 @@ class Driver:
         if self._run.divergence.warning and self._run.experiment.on_divergence == "stop":
             self._clean()
             raise RunFailedError(f"{self._run.divergence.warning}. The experiment has on_divergence: stop")
+
+
+@contextmanager
+def report_unsendable(round: int) -> Iterator[None]:
+    """Report arrays that the experiment's precision cannot hold as a failed run: a restart would repeat it.
+
+    Raises:
+        RunFailedError: an array cannot be stored or sent.
+    """
+    try:
+        yield
+    except PayloadError as error:
+        raise RunFailedError(
+            f"round {round}: what the algorithm gives away cannot be sent with the experiment's `wire`: {error}"
+        ) from error
 
 
 def describe_deadline(exchange: Exchange) -> str:

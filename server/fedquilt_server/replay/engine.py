@@ -135,7 +135,7 @@ class Replay:
         if self._stored.arrays:
             self._check_blobs()
         else:
-            self._write_state(first_state(self._bench))
+            self._write_state(first_state(self._bench, self._recording.folder))
         experiment, done = self._recording.experiment, len(self._rows)
         context_for = partial(make_context, self._bench)
         algorithm = make_server_half(self._bench, self._recording.folder, read_key)

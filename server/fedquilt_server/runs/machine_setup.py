@@ -14,6 +14,7 @@ from fedquilt_common.privacy.noise_key import open_key
 from fedquilt_common.secure_aggregation.server_half import SecureRounds
 from fedquilt_common.types import ClientId, ExchangeId, Profile
 from fedquilt_server.lab.central_privacy import CentralPrivacy
+from fedquilt_server.lab.checked_algorithm import CheckedAlgorithm, find_log
 from fedquilt_server.lab.context import RoundContext
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.round.policy import Policy
@@ -49,15 +50,26 @@ def make_server_half(
     Raises:
         RunFolderError: the key is damaged, or missing where ``find_key`` makes none.
     """
-    algorithm, experiment = workbench.algorithm(), workbench.experiment
+    algorithm, experiment = check_algorithm(workbench, folder), workbench.experiment
     if experiment.secure_aggregation:
         return SecureRounds(algorithm, experiment.participation.quorum)
-    if experiment.exact_sums and not pooling_problem(algorithm):
+    if experiment.exact_sums and not pooling_problem(algorithm.inner):
         return ExactRounds(algorithm, experiment.wire.down, grouped)
     if experiment.central_privacy is not None:
         digest = hashlib.sha256(experiment.model_dump_json().encode()).hexdigest()
         return CentralPrivacy(algorithm, experiment.central_privacy, find_key(folder / KEY_FOLDER), digest)
     return algorithm
+
+
+def check_algorithm(workbench: Workbench, folder: Path) -> CheckedAlgorithm:
+    """Return the experiment's algorithm with checks of what its server half yields and returns.
+
+    Args:
+        workbench: of the experiment.
+        folder: of the run.
+    """
+    name = workbench.experiment.algorithm.name
+    return CheckedAlgorithm(workbench.algorithm(), name, workbench.first_model, find_log(folder))
 
 
 def make_context(
@@ -83,11 +95,16 @@ def make_context(
     )
 
 
-def first_state(workbench: Workbench) -> State:
+def first_state(workbench: Workbench, folder: Path) -> State:
     """Return the state before round 1, which the run's seed determines.
+
+    Args:
+        workbench: of the experiment.
+        folder: of the run.
 
     Raises:
         ExperimentError: the experiment cannot start.
+        AlgorithmError: the algorithm's ``init`` raises an error, or returns what is no valid state.
     """
     workbench.check()
-    return workbench.algorithm().init(workbench.first_model(), make_context(workbench, 0, {}))
+    return check_algorithm(workbench, folder).init(workbench.first_model(), make_context(workbench, 0, {}))

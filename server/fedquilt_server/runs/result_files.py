@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from fedquilt_common.errors import PayloadError, RunFolderError
+from fedquilt_common.errors import AlgorithmError, PayloadError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably, write_atomically
@@ -40,6 +41,10 @@ _WITH_BEST: Final = dict.fromkeys((
     *(f"{model}_{metric.name}" for metric in MAIN_METRICS for model in ("global", "personal")),
 ))  # fmt: skip
 """Scores whose best value is in ``final``."""
+_OWN_FIELDS: Final = frozenset(
+    ("waste_rate", "trained", "client_accuracy", "central_privacy", *(f"client_{name}" for name in METRICS))
+)
+"""Names in ``State.report`` whose values have a field of their own in the row."""
 MODEL: Final = "global.safetensors"
 SHARE: Final = 0.05
 """The largest share of a run's time that writing result files takes, except at its end."""
@@ -61,7 +66,30 @@ def round_result(
         traffic: bytes at the coordinator's socket since the run began.
         model_bytes: size of the global model on the wire.
         scores: results of the evaluation; empty if none was due, None if they follow while the next round is open.
+
+    Raises:
+        AlgorithmError: a value of ``State.report`` that has a field of its own is not of the field's type.
     """
+    try:
+        return _make_row(done, watch, now, traffic, model_bytes, scores)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        raise AlgorithmError(
+            f"round {done.round}: State.report cannot have {name} = {first['input']!r}: {first['msg']}. It has "
+            f"a field of its own in result.json. Correct it, or choose another name than {first['loc'][0]!r}, and run "
+            "the same command again to resume (`fedquilt coordinator` with --resume)"
+        ) from None
+
+
+def _make_row(
+    done: Checkpoint,
+    watch: Stopwatch,
+    now: float,
+    traffic: Traffic,
+    model_bytes: int,
+    scores: Mapping[str, float] | None,
+) -> RoundResult:
     tally, report = done.tally, done.state.report
     seconds = max(0.0, now - tally.opened_at)
     return RoundResult(
@@ -92,18 +120,17 @@ def round_result(
         trained=report.get("trained", {}),
         client_accuracy=report.get("client_accuracy", {}),
         client_scores=_client_scores(report),
+        report={name: value for name, value in report.items() if name not in _OWN_FIELDS},
         central_privacy=report.get("central_privacy"),
         **_label_fields(watch.labels.by_client()),
         **score_fields(scores or {}),
     )
 
 
-def _client_scores(report: Mapping[str, Any]) -> dict[str, float]:
+def _client_scores(report: Mapping[str, Any]) -> Any:
     """Return the main metric of each client's own model, for learning tasks that have another one than accuracy."""
-    found: dict[str, float] = {}
-    for name in METRICS:
-        found |= report.get(f"client_{name}", {}) if name != ACCURACY.name else {}
-    return found
+    others = (report.get(f"client_{name}") for name in METRICS if name != ACCURACY.name)
+    return next(filter(None, others), {})
 
 
 def _label_fields(labels: dict[str, dict[str, int]]) -> dict[str, Any]:
@@ -113,20 +140,21 @@ def _label_fields(labels: dict[str, dict[str, int]]) -> dict[str, Any]:
 
 
 def score_fields(scores: Mapping[str, float]) -> dict[str, Any]:
-    """Return the row's scores: those with a column of their own, and the others."""
+    """Return the row's scores: those with a column of their own, and of the others those that JSON can hold."""
+    finite = {name: value for name, value in scores.items() if math.isfinite(value)}
     return {
         **{name: scores.get(name) for name in SCORE_COLUMNS},
         "class_accuracy": {
-            int(name.removeprefix(CLASS_ACCURACY)): value for name, value in scores.items() if _is_of_class(name)
+            int(name.removeprefix(CLASS_ACCURACY)): value for name, value in finite.items() if _is_of_class(name)
         },
         "scores": {
-            name: value for name, value in scores.items() if name not in SCORE_COLUMNS and not _is_of_class(name)
+            name: value for name, value in finite.items() if name not in SCORE_COLUMNS and not _is_of_class(name)
         },
     }
 
 
 def _is_of_class(name: str) -> bool:
-    return name.startswith(CLASS_ACCURACY)
+    return name.startswith(CLASS_ACCURACY) and name.removeprefix(CLASS_ACCURACY).isdecimal()
 
 
 def write_results(folder: Path, result: Result, boards: Sequence[BoardStatus]) -> None:

@@ -159,7 +159,7 @@ class ActiveRun:
             return prepare_delivery(self.workbench, folder)
 
     def _first_state(self) -> State:
-        return first_state(self.workbench)
+        return first_state(self.workbench, self.folder.path)
 
     def _make_machine(self) -> Machine:
         algorithm, state, load = (

@@ -21,8 +21,9 @@ _MAPPINGS: Final = (
     "client_scores",
     "class_accuracy",
     "scores",
+    "report",
 )
-"""Fields of a round that hold a value for each client or each score: they are not columns of ``rounds.csv``."""
+"""Fields of a round that hold a value for each client, score or fact: they are not columns of ``rounds.csv``."""
 CLASS_COLUMNS: Final = ("round", "class", "accuracy")
 CLIENT_COLUMNS: Final = ("round", "client", "level", "accuracy", "score", "label_bytes_down", "label_bytes_up")
 _NOT_IN_TABLE: Final = {"training", "unnamed_clients"}

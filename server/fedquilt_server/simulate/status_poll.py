@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 import httpx
+from pydantic import ValidationError
 
+from fedquilt_common.errors import RunFailedError
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import Snapshot
 
@@ -34,13 +36,30 @@ class StatusPoll:
         self._page.close()
 
     def fetch(self) -> Snapshot | None:
-        """Return the newest snapshot, with all rounds; None while no coordinator answers."""
+        """Return the newest snapshot, with all rounds; None while no coordinator answers.
+
+        Raises:
+            RunFailedError: the page's answer is no snapshot.
+        """
         try:
             since = self._known[-1].round if self._known else 0
             response = self._page.get("api/status", params={"since": since})
             response.raise_for_status()
         except httpx.HTTPError:
             return None  # the coordinator is starting, or was just killed
-        fresh = Snapshot.model_validate_json(response.content)
+        fresh = _parse(response)
         self._known += fresh.history
         return fresh.model_copy(update={"history": list(self._known)})
+
+
+def _parse(response: httpx.Response) -> Snapshot:
+    try:
+        return Snapshot.model_validate_json(response.content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the answer"
+        raise RunFailedError(
+            f"the run's status page at {response.url} answers with no valid state ({place}: {first['msg']}), "
+            "so the run cannot be followed; if an algorithm of your own yields or reports this value, correct it, and "
+            "run the same command again to resume"
+        ) from None

@@ -108,7 +108,10 @@ class RoundResult(BaseModel):
     class_accuracy: dict[int, float] = Field(
         default_factory=dict, description="class -> share of its test samples that the model of `accuracy` names right"
     )
-    scores: dict[str, float] = Field(default_factory=dict, description="other results of the evaluation")
+    scores: dict[str, float] = Field(default_factory=dict, description="other results of the evaluation; finite")
+    report: dict[str, Any] = Field(
+        default_factory=dict, description="other facts that the algorithm reports (`State.report`), as JSON values"
+    )
     central_privacy: CentralSpent | None = Field(None, description="privacy that is spent with `privacy.mode: central`")
 
     @property

@@ -10,6 +10,7 @@ import pytest
 from fedquilt_common.algorithm_api import Declaration, declaration_of
 from fedquilt_common.algorithms import ALGORITHMS, make_algorithm
 from fedquilt_common.algorithms.choices import check_choices, choices
+from fedquilt_common.errors import ExperimentError
 from fedquilt_common.training.losses import DISTILLATION
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def test_every_algorithm_is_checked_where_it_is_made() -> None:
 def test_a_users_own_algorithm_is_checked_too(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "algorithms_of_a_user.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ValueError, match=r"^mood = 'angry': must be calm or wild$"):
+    with pytest.raises(ExperimentError, match=r"ValueError: mood = 'angry': must be calm or wild \(.*\); correct"):
         make_algorithm("algorithms_of_a_user:Own", {"mood": "angry"}, ("algorithms_of_a_user",))
 
 

@@ -1,0 +1,97 @@
+"""Checks arrays that the server half of an algorithm gives away: names, dtypes, shapes, finite numbers. Pure.
+
+Each function returns what is wrong and what to write instead, without the last full stop; an empty text if nothing is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedquilt_common.errors import PayloadError
+from fedquilt_common.types import Arrays
+from fedquilt_common.wire.codec import wire_dtype
+
+LARGEST: Final = float(np.finfo(np.float32).max)
+"""Numbers travel, and are stored, in float32 at most."""
+_NOT_FINITE: Final = (
+    "numbers that are not finite, or beyond float32's 3.4e38; look for a division by 0, a step that is too large, or "
+    "weights that are all 0"
+)
+
+
+def shorten(value: object) -> str:
+    """Return a value's type and beginning, such as ``None``, ``the list [1, 2, 3]`` or ``Task(...)``."""
+    if value is None:
+        return "None"
+    text, kind = repr(value), type(value).__name__
+    short = text if len(text) <= 60 else text[:57] + "..."
+    return short if text.startswith(kind) else f"the {kind} {short}"
+
+
+def arrays_problem(arrays: object, where: str) -> str:
+    """Check that arrays can be stored and sent, and that their numbers are finite.
+
+    Args:
+        arrays: should be a mapping of names to numpy arrays.
+        where: names them for the message.
+    """
+    if not isinstance(arrays, Mapping):
+        return f"{where} is {shorten(arrays)}; it maps names to numpy arrays"
+    for name, x in arrays.items():
+        if problem := _name_problem(name) or _type_problem(x) or _number_problem(x):
+            return f"{where}[{name!r}] {problem}"
+    return ""
+
+
+def _name_problem(name: object) -> str:
+    return "" if isinstance(name, str) else "has a name that is no text; name each array"
+
+
+def _type_problem(x: object) -> str:
+    if not isinstance(x, np.ndarray | np.generic):
+        return f"is {shorten(x)}; use a numpy array, such as `np.asarray(value, np.float32)`"
+    try:
+        wire_dtype(x.dtype, "fp32")
+    except PayloadError as error:
+        return f"cannot be stored or sent: {error}"
+    return ""
+
+
+def _number_problem(x: NDArray[Any]) -> str:
+    return "" if is_finite(np.asarray(x)) else f"has {_NOT_FINITE}"
+
+
+def is_finite(x: NDArray[Any]) -> bool:
+    """Return whether all numbers are finite in float32; any dtype but complex ones, any shape.
+
+    The least and the greatest number show it, so a model needs no copy of itself for the check.
+    """
+    if x.dtype.kind != "f" or not x.size:
+        return True
+    with np.errstate(invalid="ignore"):
+        return bool(x.min() >= -LARGEST and x.max() <= LARGEST)
+
+
+def layout_problem(arrays: Arrays, model: Arrays) -> str:
+    """Check that arrays have the names, dtypes and shapes of a model."""
+    if missing := [name for name in model if name not in arrays]:
+        return f"State.arrays lacks {missing[0]!r}; it has all arrays of the model, or none if there is no global model"
+    if others := [name for name in arrays if name not in model]:
+        return f"State.arrays[{others[0]!r}] is no array of the model; put further arrays into State.extra"
+    return next(filter(None, (_one_layout_problem(name, arrays[name], x) for name, x in model.items())), "")
+
+
+def _one_layout_problem(name: str, x: NDArray[Any], model: NDArray[Any]) -> str:
+    if (x.dtype, x.shape) == (model.dtype, model.shape):
+        return ""
+    advice = "return the whole model, in which sub-models are merged"
+    if x.shape == model.shape:
+        advice = f"convert it with `np.asarray(x, np.{model.dtype})`"
+    return (
+        f"State.arrays[{name!r}] is {x.dtype} of shape {x.shape}, the model has {model.dtype} of shape {model.shape}; "
+        f"{advice}"
+    )

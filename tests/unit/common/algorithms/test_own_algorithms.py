@@ -1,0 +1,56 @@
+"""A user's own algorithm that cannot be made is an invalid experiment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedquilt_common.algorithms import make_algorithm
+from fedquilt_common.errors import ExperimentError, PayloadError
+
+MODULE = """
+from dataclasses import dataclass
+from fedquilt import FedAvg
+from fedquilt_common.errors import PayloadError
+
+@dataclass(frozen=True)
+class Own(FedAvg):
+    how: str = ""
+
+    def __post_init__(self):
+        if self.how == "payload":
+            raise PayloadError("no")
+        if self.how:
+            raise {"value": ValueError, "run": RuntimeError}[self.how]("no")
+"""
+CASES = {
+    "a field that it refuses": (
+        {"how": "value"},
+        "algorithm 'my_own:Own' cannot be made with algorithm.how = 'value': ValueError: no (my_own.py line 14)",
+    ),
+    "an error in __post_init__": ({"how": "run"}, "RuntimeError: no (my_own.py line 14)"),
+    "a mistake in __post_init__": ({"how": "x"}, "KeyError: 'x' (my_own.py line 14)"),
+    "a field that it lacks": ({"when": 1}, "algorithm.when = 1: TypeError: Own.__init__() got an unexpected keyword"),
+}
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "my_own.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "my_own:Own"
+
+
+@pytest.mark.parametrize(("fields", "words"), CASES.values(), ids=CASES)
+def test_it_cannot_be_made(own: str, fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ExperimentError) as caught:
+        make_algorithm(own, fields, ("*",))
+    assert words in str(caught.value)
+    assert caught.value.exit_code == 4
+
+
+def test_errors_of_fedquilt_pass_unchanged(own: str) -> None:
+    with pytest.raises(PayloadError, match=r"^no$"):
+        make_algorithm(own, {"how": "payload"}, ("*",))
