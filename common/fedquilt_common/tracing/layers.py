@@ -191,6 +191,7 @@ def multihead_attention(walk: Walk, module: Any, args: Any, kwargs: Mapping[str,
     within = dimension(module.head_dim, walk.where, walk.depth) * module.num_heads
     for x in inputs:
         walk.unite(x.dims[-1], columns)
+        walk.keep_whole(x.dims[:-1])
     for stacked in (rows, *own_dimensions(walk, module, "in_proj_bias")):
         walk.unite(within * 3, stacked)
     out, inside = walk.of(f"{walk.where}.out_proj.weight", module.out_proj.weight)

@@ -159,7 +159,7 @@ def scaled_dot_product(walk: Walk, called: Any, args: Args, kwargs: Kwargs, resu
     query, key, value = args[:3]
     walk.unite(query.dims[-1], key.dims[-1])
     walk.unite(key.dims[-2], value.dims[-2])
-    walk.keep_whole([key.dims[-2]])
+    walk.keep_whole([query.dims[-2], key.dims[-2]])
     for one, other in zip(query.dims[:-2], key.dims[:-2], strict=True):
         walk.unite(one, other)
     walk.keep_masks_whole([args, dict(kwargs)], (query, key, value))

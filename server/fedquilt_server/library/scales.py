@@ -74,7 +74,8 @@ def deviation_text(deviation: float, mean: float, scale: Scale) -> str:
 def _decimals(shown: float, scale: Scale) -> int:
     if scale.kind not in _STEPS or not shown:
         return 0
-    return max(0, DIGITS - 1 - math.floor(math.log10(abs(shown))))
+    exponent = int(f"{shown:.{DIGITS - 1}e}".partition("e")[2])  # of the rounded number: 9.996 is 10.0
+    return max(0, DIGITS - 1 - exponent)
 
 
 def score_text(score: str | None, value: float | None) -> str:

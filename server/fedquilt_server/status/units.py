@@ -14,6 +14,8 @@ from typing import Final
 DASH: Final = "\N{EN DASH}"
 """Stands for a value that is not known."""
 _EXACT: Final = Context(prec=400, rounding=ROUND_HALF_UP)
+_SUM_ERROR: Final = 1e-12
+"""Shares that add up to 1 may differ from it by this."""
 _MOST_DECIMALS: Final = 6
 """Decimals of a percentage that tell a share from 0 and from 1."""
 
@@ -40,6 +42,10 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 def percentage(share: float, digits: int) -> str:
     """Format a share as ``percent`` does, without the sign."""
+    if share < 0:
+        return f"-{percentage(-share, digits)}"
+    if math.isclose(share, 1, rel_tol=_SUM_ERROR):
+        share = 1.0
     for decimals in range(digits, _MOST_DECIMALS + 1):
         text = fixed(100 * share, decimals)
         if share in (0, 1) or float(text) not in (0, 100):

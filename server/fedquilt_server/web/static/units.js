@@ -1,10 +1,14 @@
 // Values for people, as the server formats them in status/units.py.
+const SUM_ERROR = 1e-12; // by which shares that add up to 1 may differ from it
 const MOST_DECIMALS = 6; // of a percentage that tell a share from 0 and from 1
 
 export const isNumber = (v) => v !== null && Number.isFinite(v);
 
 // Only 0 is "0 %" and only 1 is "100 %": other shares get more decimals.
 export function percent(share, digits = 1) {
+  if (!isNumber(share)) return "–";
+  if (share < 0) return `-${percent(-share, digits)}`;
+  if (Math.abs(share - 1) <= SUM_ERROR) share = 1;
   for (let decimals = digits; decimals <= MOST_DECIMALS; decimals += 1) {
     const text = (100 * share).toFixed(decimals);
     if (share === 0 || share === 1 || ![0, 100].includes(Number(text))) return `${text} %`;
@@ -16,6 +20,7 @@ const threeDigits = (v) => (Math.abs(Number(v.toFixed(1))) < 100 ? v.toFixed(1) 
 
 // Format a size in the first unit in which it is less than 1000 after rounding. `digits`: decimals in each unit.
 export function scaled(v, units, digits = null) {
+  if (!isNumber(v)) return "–";
   const last = units.length - 1;
   for (let power = 0; ; [v, power] = [v / 1000, power + 1]) {
     const text = digits ? v.toFixed(digits(power)) : power ? threeDigits(v) : v.toFixed(0);
