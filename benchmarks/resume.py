@@ -44,7 +44,7 @@ class Progress:
 
         Args:
             key: names the part.
-            measure: returns what the line has beside the key, the time, the commit and the machine.
+            measure: returns what the line has besides the key, the time, the commit and the machine.
         """
         for line in self.lines:
             if key.items() <= line.items():

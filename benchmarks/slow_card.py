@@ -3,7 +3,7 @@
     python benchmarks/slow_card.py            cards that take 0, 20 and 100 ms for a sync: print, append
     python benchmarks/slow_card.py --dry-run  measure and print only
 
-Each sync of an agent or a training process takes so much longer; those of the coordinator, on a workstation, do not.
+Each sync of an agent or a training process is delayed; those of the coordinator, on a workstation, are not.
 The clients train nothing and have no private memory.
 """
 
@@ -39,7 +39,7 @@ if "agent" in sys.orig_argv or "fedquilt_client.worker" in sys.orig_argv:
 
 
 def measure(milliseconds: int) -> dict[str, Any]:
-    """Run the rounds with so much time for each sync."""
+    """Run the rounds with this delay of each sync."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "sitecustomize.py").write_text(SLOW_SYNC.format(seconds=milliseconds / 1000))
         path = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH", "")]))

@@ -58,7 +58,7 @@ class Load:
         replies: client replies; for a coordinator of sums, the members of all sums; for a broker, the transfers of
             models, replies and sums, in and out.
         megabytes: for broker, coordinator and agent, what passes its sockets; for a coordinator of sums, what it sends;
-            for a relay, also that of a site, and a training process, the model's megabytes times its clients. A relay
+            for a relay, even that of a site, and a training process, the model's megabytes times its clients. A relay
             has these only for large models, and with joint jobs only sums.
         agents: those from which a coordinator or the relay of a site receives replies or sums.
         sum_megabytes: the model's megabytes times the sums that are read or written.

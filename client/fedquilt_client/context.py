@@ -233,7 +233,7 @@ class TaskContext:
         """The client's samples for testing; there may be none.
 
         Where the clients evaluate without keeping any, these are official test samples. With differential privacy
-        there are no others, because scores on a client's own samples would tell of them.
+        there are no others, because scores on a client's own samples would reveal something of them.
         """
         test = self._samples.test
         if self._account is not None and not self.board.tools.tests_on_official_samples:

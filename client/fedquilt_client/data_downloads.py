@@ -42,7 +42,7 @@ class DataDownloads:
     """The samples of one run that this board needs: at most one file is in transfer.
 
     Args:
-        folder: where samples stay, also those of other runs.
+        folder: where samples stay, including those of other runs.
         run: identifier of the run.
         data: the run's samples.
         clients: the clients that this board hosts.

@@ -364,7 +364,7 @@ class Jobs:
         self.plan()  # another job's report may have replaced the patch already
 
     def _replace_reply(self, reply: StoredReply) -> None:
-        """Train a reply again whose file is damaged, from the memory that its task names; that of a joint job anyhow.
+        """Train a reply with a damaged file again, from the memory that its task names. A joint job has no memory.
 
         The same arrays and memory come out; only the measured numbers in the reply's header differ.
         """

@@ -21,8 +21,8 @@ LONGEST_SECONDS: Final = 0.1
 """Expected time of a joint job. It may take longer to cancel than a single one, and a crash loses all of it."""
 MOST_TASKS: Final = 64
 BYTES_PER_TASK: Final = 5_000
-"""A joint job has a task for each of so many bytes of the model at least. It saves about 0.8 ms a task, but a sum
-of trained models takes about 0.1 ms for each 1,000 bytes, to write and to read (``benchmarks/sum_costs.py``)."""
+"""A joint job has at least one task for each 5,000 bytes of the model. It saves about 0.8 ms a task, but a sum of
+trained models takes about 0.1 ms for each 1,000 bytes, to write and to read (``benchmarks/sum_costs.py``)."""
 
 
 def may_join(run: CurrentRun, task: OpenTask) -> bool:

@@ -99,7 +99,7 @@ DataOption = Annotated[
 LinkOption = Annotated[
     str | None,
     typer.Option(
-        help="Simulate a link: rate=50,latency=1,loss=0.2, also mtu, speedup, window, timeout, open and period; "
+        help="Simulate a link: rate=50,latency=1,loss=0.2, and mtu, speedup, window, timeout, open and period; "
         "or `experiment` for its link.",
         show_default="no simulated link",
     ),
@@ -113,7 +113,7 @@ KeyOption = Annotated[str | None, typer.Option(help="Key of the client certifica
 IdleOption = Annotated[
     float | None,
     typer.Option(
-        help="End a training process that had no task for so many seconds; the next task starts one.",
+        help="End a training process after this many seconds without a task; the next task starts one.",
         show_default=_default("idle"),
     ),
 ]
@@ -124,7 +124,7 @@ RelayOption = Annotated[
     bool | None,
     typer.Option(
         "--relay",
-        help="Add the replies of the clients up before they travel, in runs with exact_sums.",
+        help="Add up the replies of the clients before sending them, in runs with exact_sums.",
         show_default="each reply travels alone",
     ),
 ]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 MOST_WATTS: Final = 5000.0
-"""A larger reading is an error: no board takes so much."""
+"""A larger reading is an error: no board takes that much."""
 SENSOR: Final = "sensor"
 """Origin of a figure: a sensor on the board."""
 METER: Final = "meter"
@@ -50,7 +50,7 @@ class PowerSensor(Protocol):
 
 
 def is_power(watts: float) -> bool:
-    """Return whether a board can take so many watts; NaN is no power."""
+    """Return whether a board can take this power; NaN is no power."""
     return 0 <= watts <= MOST_WATTS
 
 

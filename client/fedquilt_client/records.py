@@ -106,7 +106,7 @@ class ClientRecord:
 
     Attributes:
         replies: those whose memory is kept, one of each exchange.
-        memories: after each reply of the newest round, and at its start; also of the round before if the client had
+        memories: after each reply of the newest round, and at its start; of the round before, too, if the client had
             none after it.
         before: the reply after which the newest round started; None if it started without memory.
     """

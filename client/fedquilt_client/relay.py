@@ -42,12 +42,12 @@ OnSettled = Callable[[StoredReply, ReceiptMessage], None]
 
 @dataclass(frozen=True)
 class LeavingTime:
-    """When the replies leave that are there: before the deadline, by a margin.
+    """When a relay sends the replies that it has: a margin before the deadline.
 
     Attributes:
         margin: seconds before the deadline.
-        share: part of the time that is left; it applies if it is shorter than the margin.
-        longest: seconds that an exchange has; more cannot be left, so the clock is behind.
+        share: part of the time that is left. If it is shorter than the margin, it is the margin.
+        longest: seconds that an exchange has. If more are left, this board's clock is behind.
     """
 
     margin: float = 5.0
@@ -55,7 +55,7 @@ class LeavingTime:
     longest: float = float("inf")
 
     def before(self, deadline: float | None) -> float:
-        """Return it as Unix time; at once if the clock is beyond the deadline."""
+        """Return the Unix time at which they leave; 0, which is at once, if the deadline has passed."""
         if deadline is None:
             return float("inf")
         now = time.time()
@@ -204,7 +204,7 @@ class Relay(Uploads):
             self._take_up(group)
 
     def expect(self, clients: Iterable[int]) -> None:
-        """Wait also for clients that have appeared since the manifest."""
+        """Wait for clients that have appeared since the manifest, too."""
         run = self._run_of()
         if run is not None and run.round is not None:
             self._await(run.round, clients)

@@ -81,7 +81,7 @@ class AgentStore:
         self._lock.close()
 
     def next_boot(self) -> int:
-        """Return a number larger than that of every earlier start, also on a board whose clock starts in 1970."""
+        """Return a number larger than that of every earlier start, even on a board whose clock starts in 1970."""
         path = self.folder / "boot"
         try:
             last = int(path.read_text())
@@ -204,7 +204,7 @@ class RunStore:
                 self.forget(reply)
 
     def note_memory(self, *, kept: bool) -> None:
-        """Note, also for later starts, whether a client keeps anything from task to task; one that does is enough."""
+        """Note, for later starts too, whether a client keeps anything from task to task; one that does is enough."""
         if self._keeps_memory is None or (kept and not self._keeps_memory):
             write_durably(self._kept, str(kept))
             self._keeps_memory = kept

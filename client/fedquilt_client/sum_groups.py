@@ -95,7 +95,7 @@ class SumGroups:
 
         Args:
             key: what they have in common.
-            replies: in client order; also sums of other clients.
+            replies: in client order; sums of other clients may be among them.
         """
         clients = tuple(sorted(client for reply in replies for client in reply.covers))
         group = SumGroup(key, clients, digest_replies(replies), tuple(reply.client for reply in replies))

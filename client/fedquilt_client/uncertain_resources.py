@@ -20,7 +20,7 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True)
 class RoundLimits:
-    """What limits a client in one round beside the memory that its agent finds.
+    """What limits a client in one round besides the memory that its agent finds.
 
     Attributes:
         entries: the most numbers that a sub-model may have; None: any number.

@@ -316,7 +316,7 @@ def _slice(anatomy: Anatomy, message: SliceMessage) -> Slice:
 
 
 def _exit_with_parent(parent: int) -> None:
-    """Exit when the agent has ended, also in the middle of a job."""
+    """Exit when the agent has ended, even in the middle of a job."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)

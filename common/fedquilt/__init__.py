@@ -23,7 +23,13 @@ if TYPE_CHECKING:
     from fedquilt.simulation import load_experiment, simulate
     from fedquilt.sweeps import Sweep, SweepRun, load_sweep, sweep
     from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate, mean
-    from fedquilt_common.aggregation.client_evaluation import EVALUATE, evaluate_on_clients, evaluation_reply
+    from fedquilt_common.aggregation.client_evaluation import (
+        EVALUATE,
+        count_locally,
+        evaluate_locally,
+        evaluate_on_clients,
+        evaluation_reply,
+    )
     from fedquilt_common.algorithm_api import (
         Algorithm,
         Ask,
@@ -33,9 +39,12 @@ if TYPE_CHECKING:
         Declaration,
         Learner,
         Loss,
+        OutputViews,
         Penalty,
         Reply,
+        Round,
         ServerContext,
+        ServerTools,
         State,
         Task,
         TrainingPhase,
@@ -113,6 +122,7 @@ if TYPE_CHECKING:
         UpgradeFailedError,
     )
     from fedquilt_common.experiment.experiment import Experiment
+    from fedquilt_common.learning_tasks.learning_task import LearningTask
     from fedquilt_common.seeds import derive_seed
     from fedquilt_common.submodels.slices import Slice
     from fedquilt_common.types import Arrays, ClientId, Dataset, Examples, Profile
@@ -123,10 +133,13 @@ __all__ = [
     "simulate", "load_run", "Run", "load_experiment", "Experiment", "report",
     "sweep", "load_sweep", "Sweep", "SweepRun",
     # what an algorithm is made of
-    "Algorithm", "ServerContext", "ClientContext", "Task", "Ask", "Reply", "State", "Declaration",
+    "Algorithm", "ServerContext", "ServerTools", "ClientContext", "Round", "Task", "Ask", "Reply", "State",
+    "Declaration",
     "Learner", "TrainingPhase", "TrainingResult", "TrainingSettings", "Loss", "Batch", "BatchLoss", "Penalty",
+    "OutputViews", "LearningTask",
     "ClientId", "Arrays", "Examples", "Dataset", "Profile", "Slice",
-    "mean", "aggregate", "SubModelUpdate", "EVALUATE", "evaluate_on_clients", "evaluation_reply", "derive_seed",
+    "mean", "aggregate", "SubModelUpdate", "EVALUATE", "evaluate_on_clients", "evaluation_reply",
+    "evaluate_locally", "count_locally", "derive_seed",
     # the published algorithms
     "FedAvg", "FedProx", "HeteroFL", "FedRolex", "FederatedDropout", "AdaptiveFL", "ScaleFL", "Decoupled", "AllLarge",
     "FedOPT", "FedDyn", "Scaffold", "FedNova", "FedBuff", "Moon", "QFedAvg",
@@ -149,9 +162,10 @@ _NAMES = {
     "fedquilt.simulation": "load_experiment simulate",
     "fedquilt.sweeps": "Sweep SweepRun load_sweep sweep",
     "fedquilt_common.aggregation.averages": "SubModelUpdate aggregate mean",
-    "fedquilt_common.aggregation.client_evaluation": "EVALUATE evaluate_on_clients evaluation_reply",
-    "fedquilt_common.algorithm_api": "Algorithm Ask Batch BatchLoss ClientContext Declaration Learner Loss Penalty "
-    "Reply ServerContext State Task TrainingPhase TrainingResult TrainingSettings",
+    "fedquilt_common.aggregation.client_evaluation": "EVALUATE count_locally evaluate_locally evaluate_on_clients "
+    "evaluation_reply",
+    "fedquilt_common.algorithm_api": "Algorithm Ask Batch BatchLoss ClientContext Declaration Learner Loss OutputViews "
+    "Penalty Reply Round ServerContext ServerTools State Task TrainingPhase TrainingResult TrainingSettings",
     "fedquilt_common.algorithms.adaptivefl": "AdaptiveFL",
     "fedquilt_common.algorithms.all_large": "AllLarge",
     "fedquilt_common.algorithms.alone": "Alone",
@@ -191,6 +205,7 @@ _NAMES = {
     "RunFailedError RunFolderError SliceError SumMismatchError SumOverflowError TrainingDivergedError "
     "UncuttableModelError UnknownNameError UnsupportedPrecisionError UpgradeFailedError",
     "fedquilt_common.experiment.experiment": "Experiment",
+    "fedquilt_common.learning_tasks.learning_task": "LearningTask",
     "fedquilt_common.seeds": "derive_seed",
     "fedquilt_common.submodels.slices": "Slice",
     "fedquilt_common.types": "Arrays ClientId Dataset Examples Profile",

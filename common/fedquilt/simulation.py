@@ -29,7 +29,7 @@ def simulate(
     """Run an experiment on this machine and return its results.
 
     The broker, the coordinator and the agents are child processes, which are restarted if they die. They end with the
-    call, also when you interrupt it. Nothing changes in your own process: no signal handler, no random state. The
+    call, even when you interrupt it. Nothing changes in your own process: no signal handler, no random state. The
     children can import every package that you can import.
 
     Args:

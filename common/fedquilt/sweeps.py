@@ -99,7 +99,7 @@ def sweep(
 ) -> Sweep:
     """Run an experiment in many variations on this machine, and return every run.
 
-    Each run is a process, which ends with the call, also when you interrupt it. Call it again to skip what is finished,
+    Each run is a process, which ends with the call, even when you interrupt it. Call it again to skip what is finished,
     resume what was interrupted and retry what failed. A run that fails raises nothing: its ``status`` is ``failed``,
     and the others go on.
 

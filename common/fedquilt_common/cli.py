@@ -22,7 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "coordinator": ("fedquilt_server.cli", "Run the coordinator of an experiment against a broker."),
     "central": ("fedquilt_server.central.cli", "Train in one place, as the baseline of a federated run."),
     "sweep": ("fedquilt_server.sweep.cli", "Run an experiment in many variations, and compare them."),
-    "runs": ("fedquilt_server.report.cli", "List runs, also failed and damaged ones."),
+    "runs": ("fedquilt_server.report.cli", "List runs, including failed and damaged ones."),
     "compare": ("fedquilt_server.report.cli", "Compare two or more runs side by side."),
     "report": ("fedquilt_server.report.cli", "Make a report of runs or a sweep: tables, curves, boards."),
     "watch": ("fedquilt_server.watch.cli", "Show a run live in the terminal."),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 EXIT_CODES: Final[dict[int, str]] = {
-    0: "done; also `fedquilt` alone and a group alone, such as `fedquilt bench`, which print their help",
+    0: "done, even for `fedquilt` or a group such as `fedquilt bench` alone, which print their help",
     1: "unforeseen error, or the address of the status page is in use",
     2: "the command line is not valid",
     3: "no broker: it does not answer, it refused the connection or the coordinator's presence, it cannot start or it "

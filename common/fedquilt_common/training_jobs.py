@@ -83,7 +83,7 @@ class JobData(BaseModel):
 
     @property
     def files(self) -> list[CheckedFile]:
-        """The files of which there are digests."""
+        """The files that have digests."""
         return [file for file in (self.shard, self.public, self.test) if file is not None]
 
 

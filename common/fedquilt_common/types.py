@@ -1,4 +1,4 @@
-"""Plain records and names of types that all rooms share.
+"""Plain records and names of types that coordinator, agents and algorithms share.
 
 Only annotations need numpy here, so that importing this module costs an idle agent nothing.
 """

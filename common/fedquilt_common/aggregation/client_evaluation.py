@@ -1,6 +1,6 @@
 """Evaluation by the clients: each tests the models on samples that it keeps for testing, and sends counts only.
 
-G is the global model on the union of the shares' test samples, also of shares that no client has (FedReb thesis, Table
+G is the global model on the union of the shares' test samples, even of shares that no client has (FedReb thesis, Table
 6.2). P is each client's own model on its own test samples. The counts of all clients are added, and the learning task
 computes its metrics from the sums (for accuracies: FedReb thesis, section 5.3). The local accuracy is the global model
 on each client's samples, beside the coordinator's evaluation (FedRolex thesis, Tables 3.3 and 3.4).
@@ -164,9 +164,9 @@ def pool_scores(
         spare: further counts of the global model, on test samples of no client.
 
     Returns:
-        The scores of the first of ``models`` under their own names, its main metric and those of the other model also
-        as ``<model>_<metric>``, ``personal_loss``, ``tested_samples`` and ``tested_clients``. Without samples, the last
-        two only. The same bits in whatever order the replies came.
+        The scores of the first of ``models`` under their own names, its main metric and those of the other model
+        as ``<model>_<metric>``, too; ``personal_loss``, ``tested_samples`` and ``tested_clients``. Without samples, the
+        last two only. The same bits in whatever order the replies came.
     """
     tested = _tested(replies)
     scores = {

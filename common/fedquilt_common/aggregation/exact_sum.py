@@ -66,7 +66,7 @@ class ExactSum:
 
     @classmethod
     def from_digits(cls, size: int, digits: Digits) -> ExactSum:
-        """Return the sum that has these digits; they may also be as large as 2^32 on either side of 0."""
+        """Return the sum that has these digits; they may be as large as 2^32 on either side of 0."""
         made = cls(size)
         made._bins = {digits.first + row: units.astype(np.float64) for row, units in enumerate(digits.rows)}
         made._added = 2

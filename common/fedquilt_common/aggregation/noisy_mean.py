@@ -46,7 +46,7 @@ def split_noise(noise: float, asked: int, *, adaptive: bool) -> NoiseSplit:
     """
     if not adaptive:
         return NoiseSplit(noise, 0.0)
-    count = max(asked / _COUNT_PART, noise)  # the paper's choice, but enough also where few clients take part
+    count = max(asked / _COUNT_PART, noise)  # the paper's choice, but enough even where few clients take part
     return NoiseSplit((noise**-2 - (2 * count) ** -2) ** -0.5, count)
 
 

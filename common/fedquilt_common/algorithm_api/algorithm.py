@@ -94,9 +94,9 @@ class Algorithm(Protocol):
 
         Returns:
             A generator. It yields a task for each client that takes part, and receives a reply for each client that
-            answered in time, at least one. With an ``Ask`` it need not wait for all of them. A round may ask nobody: a
-            ``yield`` of an empty mapping receives an empty mapping at once, and a generator may end without any
-            ``yield``. Neither publishes nor waits for anything.
+            answered in time, at least one. With an ``Ask`` it can go on before all have answered. A round may ask
+            nobody: a ``yield`` of an empty mapping receives an empty mapping at once, and a generator may end without
+            any ``yield``. Neither publishes nor waits for anything.
         """
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:

@@ -128,7 +128,7 @@ class TrainingPhase:
         watch: samples that are not trained on, such as ``data`` in shape. Training stops when ``patience`` epochs in a
             row have not lowered their loss, and returns the arrays with the lowest.
         patience: epochs without improvement, 1 or more; used with ``watch`` only.
-        public: whether ``data`` tells nothing of a client's own samples, so that training on it spends no privacy.
+        public: whether ``data`` reveals nothing of a client's own samples, so that training on it spends no privacy.
         batch_loss: minimised instead of ``loss``, which it receives as ``Batch.loss``. Not with ``watch``, and not
             where training is private: such a loss has no gradient of a single sample.
 
@@ -227,7 +227,7 @@ class Learner(Protocol):
             data: samples of shape (n, *input_shape), n of 1 or more.
             seed: shuffles batches and draws dropout; use ``ClientContext.seed`` or a seed derived from it.
             penalty: added to the loss of each batch.
-            loss: minimised instead of cross entropy or the mean squared error.
+            loss: minimised instead of the loss of the model or of the learning task.
             part: what to train of the model; None: the whole model.
             only: names of the parameters to train; None: all.
             epochs: passes over ``data``; None: ``Learner.epochs``.
@@ -242,6 +242,8 @@ class Learner(Protocol):
             DataUnavailableError: there are no samples, or they do not fit the model.
             TrainingDivergedError: the loss or a trained number is not finite.
             UnsupportedPrecisionError: this device cannot train the model in the experiment's precision.
+            PrivacyBudgetError: the training would spend more than the client's privacy budget.
+            ExperimentError: with ``batch_loss``, the model has no linear layer that can be its head.
         """
 
     def train_in_turn(
@@ -259,7 +261,9 @@ class Learner(Protocol):
             part: what to train of the model; None: the whole model.
 
         Returns:
-            New arrays in the shapes of ``arrays``, and the mean loss of the last epoch.
+            New arrays in the shapes of ``arrays``; fp16 and bf16 become fp32, buffers of other dtypes keep theirs.
+            ``loss`` is the mean over the samples of the last epoch, without the penalty. ``steps`` includes those that
+            amp skipped because gradients were not finite.
 
         Raises:
             FedquiltError: as ``train`` does.
@@ -308,7 +312,8 @@ class Learner(Protocol):
             part: what the arrays belong to; None: the whole model.
 
         Returns:
-            One array of shape (n, outputs) for each head or exit, the deepest last. No samples give an empty list.
+            A float32 array of shape (n, outputs) for each head or exit, the deepest last. Without samples, an empty
+            list.
 
         Raises:
             PayloadError: the arrays are not those of the model or of ``part``.
@@ -323,7 +328,7 @@ class Learner(Protocol):
             head_layers: number of linear layers that form the head.
 
         Returns:
-            Features of shape (n, inputs of the head), with the labels of ``data``.
+            Float32 features of shape (n, inputs of the head), with the labels of ``data``.
 
         Raises:
             FedquiltError: as ``evaluate`` does.

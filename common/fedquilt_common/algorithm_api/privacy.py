@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedquilt_common.algorithm_api.records import declaration_of
 
-_UNDECLARED = "it does not declare that its replies tell nothing of the samples beside what its training tells"
+_UNDECLARED = "it does not declare that its replies reveal nothing of the samples besides what its training reveals"
 
 
 def privacy_problem(algorithm: object) -> str:

@@ -131,8 +131,8 @@ class Declaration:
         coordinator_tests: beside the clients' models there is a global one, which the coordinator evaluates on the
             official test samples.
         tasks: names of the learning tasks that the algorithm can do, such as ``classification``; None: all.
-        privacy: why the algorithm cannot train with differential privacy. Empty: it can, because its replies tell of
-            the samples only what its training tells. None: unknown, so it cannot.
+        privacy: why the algorithm cannot train with differential privacy. Empty: it can, because its replies reveal
+            of the samples only what its training reveals. None: unknown, so it cannot.
         pooled: why the server half needs the clients' single replies. Empty: of the replies that have arrays it reads
             only the weighted mean, with the weights of ``reply_weight``, and which clients replied. Then the
             coordinator can add noise to the mean (central differential privacy), and clients can hide their replies

@@ -16,7 +16,7 @@ from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.types import ClientId
 
 _LEAST_WEIGHT: Final = 1e-6
-"""The mean needs weights above 0, also where no answer is right."""
+"""The mean needs weights above 0, even where no answer is right."""
 
 
 @dataclass(frozen=True)

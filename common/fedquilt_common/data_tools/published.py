@@ -63,7 +63,7 @@ def _plain(*names: str, inner: str = "") -> tuple[NeededFile, ...]:
 
 
 def _anywhere(name: str, *patterns: str, archives: tuple[str, ...] = _ARCHIVES) -> tuple[NeededFile, ...]:
-    """Files that lie anywhere in the folder, also in archives, whose contents are not looked at."""
+    """Files that lie anywhere in the folder, even in archives, whose contents are not looked at."""
     packed = tuple(f"**/{pattern}{suffix}" for pattern in patterns for suffix in SUFFIXES)
     return (NeededFile(name, (*packed, *archives)),)
 

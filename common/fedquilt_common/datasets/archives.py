@@ -38,7 +38,7 @@ class PublishedFile:
 
 
 def read_files(place: Path, is_wanted: Callable[[str], object]) -> Iterator[PublishedFile]:
-    """Read the files below ``place``, also those in its tar and zip archives, in the order of their paths.
+    """Read the files below ``place``, including those in its tar and zip archives, in the order of their paths.
 
     Args:
         place: the data set's folder.
@@ -107,7 +107,7 @@ class ListedFile:
 
 
 def list_files(place: Path, is_wanted: Callable[[str], object]) -> list[ListedFile]:
-    """List the files below ``place``, also those in its zip archives, in the order of their paths.
+    """List the files below ``place``, including those in its zip archives, in the order of their paths.
 
     Args:
         place: the data set's folder.

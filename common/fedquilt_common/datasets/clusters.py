@@ -70,7 +70,7 @@ def extract_pca(x: NDArray[Any]) -> Whole:
 
     Args:
         x: samples of shape (n, ...), which are read a few at a time. Samples of more than 1,024 values are shortened
-            to about so many sums.
+            to about this many sums.
 
     Returns:
         Whole numbers of shape (n, m), m at most 16.

@@ -92,7 +92,7 @@ def _draw_indices(experiment: Experiment, public: Public, count: int) -> NDArray
 
 
 def _read_file(name: str) -> NDArray[Any]:
-    """Open the file as a memory map, of which only the drawn samples are read."""
+    """Open the file as a memory map; only the drawn samples are read."""
     return _map_file(find_data_file(name, "data.public.file"))
 
 

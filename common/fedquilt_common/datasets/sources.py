@@ -53,7 +53,7 @@ def digest_sources(place: Path, memory: Path) -> str:
 
 
 def _list_files(place: Path) -> Iterator[Path]:
-    """List the files below ``place`` in order, also through links, without hidden ones."""
+    """List the files below ``place`` in order, even through links, without hidden ones."""
     for folder, names, files in os.walk(place, followlinks=True):
         names[:] = sorted(name for name in names if not name.startswith("."))
         yield from (Path(folder) / name for name in sorted(files) if not name.startswith("."))

@@ -36,7 +36,7 @@ DATABASE, WORD_COUNTS = "stackoverflow.sqlite", "stackoverflow.word_count"
 WORDS = 10_000
 LENGTH = 20
 PAD, UNKNOWN, BEGIN, END = 0, WORDS + 1, WORDS + 2, WORDS + 3
-"""Numbers beside those of the words, which are from 1 to 10,000."""
+"""Numbers besides those of the words, which are from 1 to 10,000."""
 CLASSES = WORDS + 4
 
 

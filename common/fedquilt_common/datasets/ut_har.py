@@ -4,7 +4,7 @@ Yousefi, Narui, Dayal, Ermon and Valaee, "A Survey on Behavior Recognition Using
 Communications Magazine 55(10), 2017. Reads two forms, in ``<FEDQUILT_DATA>/wifi-csi``. The first is the windows that
 Yang et al. ("SenseFi", Patterns, 2023) publish with a split, 3,977 for training and 500 for testing: ``X_train.csv``,
 ``y_train.csv``, ``X_test.csv`` and ``y_test.csv``, which are NumPy files despite their names. The second is the
-authors' trials, such as ``input_161219_siamak_fall_1.csv`` and ``annotation_161219_siamak_fall_1.csv``, also those of
+authors' trials, such as ``input_161219_siamak_fall_1.csv`` and ``annotation_161219_siamak_fall_1.csv``, even those of
 the early release, in folders or archives. A trial has 181 columns: the time, 90 amplitudes and 90 phases.
 
 FedAIoT (Alam et al., journal paper, section 3.2.2) cuts trials into windows of 250 packets that overlap by half, and

@@ -167,7 +167,7 @@ class HttpDownload:
         return self._agree(int(found[3])) if found[3] != "*" else self._guess_total(int(found[2]) + 1)
 
     def _guess_total(self, end: int) -> int:
-        """Return the bytes of a file of which the server reports only the end of the range that it sends."""
+        """Return the bytes of a file when the server reports only the end of the range that it sends."""
         origin = self.part.read_origin()
         return self.size or (origin.total if origin else None) or end
 

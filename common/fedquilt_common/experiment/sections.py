@@ -34,7 +34,7 @@ class _NamedChoice(BaseModel):
 
 
 class Model(_NamedChoice):
-    """The model's name, and beside it the parameters of its factory.
+    """The model's name, and next to it the parameters of its factory.
 
     Args:
         name: name of the model, or `package:factory` for your own.
@@ -51,7 +51,7 @@ class Model(_NamedChoice):
 
 
 class AlgorithmChoice(_NamedChoice):
-    """The algorithm's name, and beside it its fields.
+    """The algorithm's name, and next to it its fields.
 
     Args:
         name: name of the algorithm, or `package:factory` for your own.
@@ -100,7 +100,7 @@ class Budget(Section):
     """Limits on what a run spends. It ends as finished after the round in which one of them is used up.
 
     Args:
-        bytes: bytes that the coordinator sends and receives, also as text such as `2GB`.
+        bytes: bytes that the coordinator sends and receives, or a text such as `2GB`.
         joules: energy of all boards. Boards that report none do not count.
         hours: time of the rounds, without the time in which the coordinator does not run.
     """
@@ -182,7 +182,7 @@ class BatchAugment(Section):
     """Random changes of the images that a client trains on, drawn again for each batch. Evaluation has none.
 
     Args:
-        crop: greatest shift in pixels: each image is padded with black by so many on each side and cropped to its size.
+        crop: greatest shift in pixels: each side of an image is padded with this many black pixels, then it is cropped.
         flip: mirror each image left to right with probability 0.5.
     """
 

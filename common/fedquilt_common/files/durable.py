@@ -73,7 +73,7 @@ def replace_durably(source: Path, target: Path) -> None:
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Replace a small text file; readers see the old text or the new one, also after a crash or a power cut."""
+    """Replace a small text file; readers see the old text or the new one, even after a crash or a power cut."""
     with _written_draft(path, text) as draft:
         replace_durably(draft, path)
 

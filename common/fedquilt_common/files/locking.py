@@ -66,7 +66,7 @@ def is_locked(folder: Path, name: str = ".lock") -> bool:
 
 
 def _write_holder(file: IO[str]) -> None:
-    with contextlib.suppress(OSError):  # the lock holds without it, also on a full disk
+    with contextlib.suppress(OSError):  # the lock holds without it, even on a full disk
         file.truncate(0)
         # not through the buffer, which would fail again when the file is closed
         os.write(file.fileno(), f"{os.getpid()} {socket.gethostname()}\n".encode())

@@ -22,7 +22,7 @@ def sum_cross_entropy(logits: NDArray[np.float32], y: NDArray[np.int64]) -> floa
         y: the right class of each row, shape (n,).
 
     Returns:
-        At most ``LARGEST_SUM``, also where logits are not finite.
+        At most ``LARGEST_SUM``, even where logits are not finite.
     """
     rows = max(1, _BLOCK // max(1, logits.shape[1]))
     with np.errstate(invalid="ignore", over="ignore"):

@@ -66,8 +66,8 @@ class LearningTask(ABC):
         """Return labels as ``loss`` and ``count`` take them.
 
         Args:
-            y: labels as the data set holds them, shape (n, *label_shape); for classes also soft labels of shape
-                (n, classes).
+            y: labels as the data set holds them, shape (n, *label_shape). A classification takes soft labels of shape
+                (n, classes), too.
 
         Returns:
             int64 for classes and words, else float32; n rows.

@@ -74,7 +74,7 @@ METRICS: Final = {
 MAIN_METRICS: Final = (ACCURACY, R2, MAP50)
 """The main metric of each learning task. A run is compared by the first of them that it has; more is better."""
 SECOND_METRICS: Final = (PERPLEXITY, MAE, MAP50_95)
-"""Metrics that programs show beside the main one; those of classes are in tables and reports only."""
+"""Metrics that programs show besides the main one; those of classes are in tables and reports only."""
 
 
 def _derive(metric: Metric, prefix: str, meaning: str) -> Metric:

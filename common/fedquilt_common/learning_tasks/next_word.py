@@ -1,6 +1,6 @@
 """Next word: at each place of a sequence the word that follows; cross entropy, scored by accuracy and perplexity.
 
-The metrics count each number that is no padding, also those for unknown words and for the end of a sentence: a model
+The metrics count each number that is no padding, even those for unknown words and for the end of a sentence: a model
 that names them is right there. Reddi et al., "Adaptive Federated Optimization", ICLR 2021, report a top-1 accuracy that
 leaves these two out as well, ``accuracy_no_oov_or_eos`` in their code. It cannot be compared with ``accuracy`` here,
 which is their code's ``accuracy_with_oov``.

@@ -25,7 +25,7 @@ _SMALLEST = 8
 _IMAGE = 3
 """Channels of the image that the stem makes."""
 _PACKETS, _AMPLITUDES = 64, 28
-"""Least packets and amplitudes of which the stem for amplitudes leaves an image."""
+"""With fewer packets or amplitudes, the stem for amplitudes leaves no image."""
 
 
 class AmplitudeTable(nn.Module):

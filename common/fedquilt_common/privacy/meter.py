@@ -65,7 +65,7 @@ class PrivacyMeter:
         open_secret: returns the digest and the secret generator of a training, from JSON values that tell it from any
             with a different result.
         charges: what this task has spent, by the digest of the training.
-        owner: a limit of the board's owner beside the budget; None: the budget is stricter, or there is none.
+        owner: a limit of the board's owner besides the budget; None: the budget is stricter, or there is none.
     """
 
     budget: Privacy

@@ -25,7 +25,7 @@ def check_privacy(experiment: Experiment, algorithm: Algorithm, task: str, holdo
         holdout: share of its samples that each client keeps for testing.
 
     Raises:
-        ExperimentError: it would tell more of the samples than the budget allows; names the key and what to do.
+        ExperimentError: it would reveal more of the samples than the budget allows; names the key and what to do.
     """
     local = _find_local_problems(experiment, algorithm, task) if experiment.is_private else ()
     central = _find_central_problems(experiment, algorithm) if experiment.central_privacy is not None else ()
@@ -37,8 +37,8 @@ def check_privacy(experiment: Experiment, algorithm: Algorithm, task: str, holdo
 def _find_shared_problems(experiment: Experiment, holdout: float) -> Iterator[str]:
     if holdout:
         yield (
-            f"data.holdout = {holdout:g}: scores on a client's own samples would tell of them; set it to 0, so that "
-            "models are tested on the official test samples"
+            f"data.holdout = {holdout:g}: scores on a client's own samples would reveal them in part; set it to 0, so "
+            "that models are tested on the official test samples"
         )
     if experiment.data.local_test == "own-labels":
         yield "data.local_test = 'own-labels': scores would tell which classes a client has; remove the key"

@@ -80,7 +80,7 @@ class ForkedCommand:
 
 
 def count_threads() -> int:
-    """Return the number of threads of this process, also those that a library has started."""
+    """Return the number of threads of this process, including those that a library has started."""
     return len(list(_TASKS.iterdir()))
 
 

@@ -74,7 +74,7 @@ def free_gpu_bytes() -> int | None:
     """Return the bytes that this process can still allocate on its GPU, those that torch keeps for itself included.
 
     Returns:
-        None in a process that uses no GPU. None also for a GPU without memory of its own, as on a Jetson: its bytes are
+        None in a process that uses no GPU. None even for a GPU without memory of its own, as on a Jetson: its bytes are
         those of the board, which the free memory of the system has counted already.
     """
     cuda = _used_cuda()

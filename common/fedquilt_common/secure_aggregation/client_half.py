@@ -166,7 +166,7 @@ class SecureClient:
         survivors, sealed = set(np.asarray(task.arrays["survivors"]).tolist()), np.asarray(task.arrays["sealed"])
         enough = len(survivors) >= int(secrets["threshold"][0])
         if not (enough and survivors <= set(senders) and self.ctx.client in survivors):
-            raise PayloadError(f"unmasks clients {sorted(survivors)}: that would tell of single replies")
+            raise PayloadError(f"unmasks clients {sorted(survivors)}: that would reveal single replies")
         if sealed.shape != (len(senders), SEALED_BYTES):
             raise PayloadError(f"sealed shares have shape {sealed.shape} instead of {(len(senders), SEALED_BYTES)}")
         told = []

@@ -19,7 +19,7 @@ UNMASK: Final = "secure-unmask"
 """The client tells, for each client, its share of one of the two secrets."""
 
 ATTEMPT: Final = ".attempt"
-"""Scalar: tells the sums of a round apart; each has secrets of its own, also when the round starts again."""
+"""Scalar: tells the sums of a round apart; each has secrets of its own, even when the round starts again."""
 THRESHOLD: Final = ".threshold"
 """Scalar: number of shares that give a secret."""
 MASKED_WITH: Final = ".masked_with"

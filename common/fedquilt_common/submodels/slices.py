@@ -147,7 +147,7 @@ class Group:
         name: unique in its model; the layer that makes the channels.
         size: number of channels.
         depth: 0-based number, in forward order, of the first layer that makes its channels.
-        unit: sub-models keep a multiple of so many channels; it divides ``size``.
+        unit: sub-models keep a multiple of this many channels; it divides ``size``.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What of a model stays whole in every sub-model, and the refusal of a model of which everything does."""
+"""Lists the arrays that stay whole in every sub-model, and refuses a model whose arrays all do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _whole_lengths(array: ArrayAnatomy) -> list[int]:
 
 
 def cut_dimensions(array: ArrayAnatomy) -> list[int]:
-    """Return the dimensions of an array of which a sub-model may have a part."""
+    """Return the dimensions of an array that a sub-model may cut."""
     return [place for place, axis in enumerate(array.axes) if any(segment.group is not None for segment in axis)]
 
 

@@ -32,7 +32,7 @@ def build_on_meta(build: Callable[[], nn.Module]) -> nn.Module:
 
 
 def build_to_load(build: Callable[[], nn.Module]) -> nn.Module:
-    """Build a module of which ``load_arrays`` overwrites the parameters; these have no initial values.
+    """Build a module without initial values, because ``load_arrays`` overwrites its parameters.
 
     Drawing them takes longer than all the rest: 0.2 s for VGG16 on a workstation. They are drawn nevertheless if
     anything else of the module could depend on it: if the factory reads a parameter or draws other numbers, or if a

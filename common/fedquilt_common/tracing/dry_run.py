@@ -24,7 +24,7 @@ def check_cut(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray[A
     Args:
         build: makes the model.
         blueprint: how it is cut.
-        x: samples of shape (n, *input_shape), of which the numbers do not matter.
+        x: samples of shape (n, *input_shape); their numbers do not matter.
 
     Raises:
         UncuttableModelError: it does not run, as when ``forward`` checks for the whole model's sizes.

@@ -41,8 +41,7 @@ def find_heads(module: nn.Module, sample: Tensor | None = None) -> tuple[FoundHe
 
     Args:
         module: the model. One whose numbers are on the meta device must be traceable as a whole.
-        sample: a batch of shape (n, *input_shape), for a model of which only the head can be traced. Its base then runs
-            on it.
+        sample: a batch of shape (n, *input_shape). If only the model's head can be traced, its base runs on it.
 
     Raises:
         UncuttableModelError: the model cannot be traced, and there is no sample, or it does not run on it.
@@ -61,8 +60,8 @@ def list_heads(build: Callable[[], nn.Module], x: NDArray[Any] | None) -> tuple[
 
     Args:
         build: makes the model.
-        x: samples of shape (n, *input_shape), of which the numbers do not matter; None: only a model that can be traced
-            as a whole has heads.
+        x: samples of shape (n, *input_shape); their numbers do not matter. None: only a model that can be traced as a
+            whole has heads.
 
     Raises:
         UncuttableModelError: as ``find_heads``.

@@ -52,7 +52,7 @@ def linear(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result
 
 
 def convolution(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
-    """Convolutions, also transposed and grouped: from shape (n, inputs, places...) to (n, outputs, places...)."""
+    """Convolutions, even transposed and grouped ones: from shape (n, inputs, places...) to (n, outputs, places...)."""
     x, spatial = args[0], len(module.kernel_size)
     channels = x.dims[-spatial - 1]
     walk.next_layer()

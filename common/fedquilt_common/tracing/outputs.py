@@ -79,7 +79,7 @@ def check_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: str) ->
 
     Args:
         build: makes the model.
-        x: samples of shape (n, *input_shape), of which the numbers do not matter.
+        x: samples of shape (n, *input_shape); their numbers do not matter.
         name: of the model, for errors.
 
     Returns:
@@ -105,7 +105,7 @@ def warn_about_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: st
 
     Args:
         build: makes the model.
-        x: samples of shape (n, *input_shape), of which the numbers do not matter.
+        x: samples of shape (n, *input_shape); their numbers do not matter.
         name: of the model, for the warning.
 
     Raises:
@@ -118,7 +118,7 @@ def warn_about_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: st
     if len(fields) < _SEVERAL:
         return ""
     return (
-        f"{name}: the model returns a named tuple ({', '.join(fields)}), of which the last output, {fields[-1]}, is "
+        f"{name}: the model returns a named tuple ({', '.join(fields)}), whose last output, {fields[-1]}, is "
         "trained and evaluated, as the deepest of several exits (docs/tasks.md). If that is not what you want, return "
         "the logits alone, or last"
     )

@@ -119,7 +119,7 @@ def _time(action: Callable[[], object]) -> float:
 
 @contextlib.contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Let operations compute with one thread, also in threads that start in this context."""
+    """Let operations compute with one thread, even in threads that start in this context."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

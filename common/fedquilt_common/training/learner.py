@@ -63,8 +63,8 @@ class TorchLearner:
         meter: charges training on samples that are not public, and makes it private; None: training is not private.
         threads: batches of an evaluation that a processor computes at a time; no result depends on it.
         black: what black is in the samples, of a shape that broadcasts to (channels, 1, 1).
-        samples: returns samples in the shape and dtype of the model's, of which the numbers do not matter. With it, a
-            model of which only the head can be traced has a head.
+        samples: returns samples in the shape and dtype of the model's; their numbers do not matter. With it, a model
+            whose head alone can be traced has a head, too.
     """
 
     build: Callable[[], nn.Module]
@@ -143,20 +143,7 @@ class TorchLearner:
         public: bool = False,
         batch_loss: BatchLoss | None = None,
     ) -> TrainingResult:
-        """Train one phase with ``train_in_turn``, which documents result and errors.
-
-        Args:
-            arrays: the numbers to start from, in the shapes of the model or of ``part``.
-            data: ``x`` of shape (n, *input_shape), ``y`` as in ``Examples``; n of 1 or more.
-            seed: of the order of the samples and of dropout.
-            penalty: added to the loss of each batch.
-            loss: minimised instead of the loss of the model or of the learning task.
-            part: what to train of the model; None: the whole model.
-            only: names of the parameters to train; None: all.
-            epochs: passes over ``data``; None: ``training.epochs``.
-            public: whether ``data`` tells nothing of a client's own samples, so that training on it spends no privacy.
-            batch_loss: minimised instead of ``loss``, which it receives.
-        """
+        """Train one phase with ``train_in_turn``; shapes, result and errors are those of ``Learner.train``."""
         phase = TrainingPhase(data, loss, only, penalty, public=public, batch_loss=batch_loss)
         return self.train_in_turn(arrays, [phase], [0] * (epochs or self.epochs), seed=seed, part=part)
 
@@ -170,29 +157,7 @@ class TorchLearner:
         seed: int,
         part: Part | None = None,
     ) -> TrainingResult:
-        """Train phases epoch by epoch; the same input gives the same bits.
-
-        Each phase has its own momentum, and trains only its own arrays.
-
-        Args:
-            arrays: the numbers to start from, in the shapes of the model or of ``part``.
-            phases: what each phase trains, and on which samples.
-            schedule: positions in ``phases``, one for each epoch.
-            seed: of the order of the samples and of dropout.
-            part: what to train of the model; None: the whole model.
-
-        Returns:
-            New arrays in the shapes of ``arrays``; fp16 and bf16 become fp32, buffers of other dtypes keep theirs.
-            ``loss`` is the mean over the samples of the last epoch, without the penalty. ``steps`` includes those that
-            amp skipped because gradients were not finite.
-
-        Raises:
-            PayloadError: the arrays are not those of the model or of ``part``.
-            DataUnavailableError: there are no samples, or they do not fit the model.
-            TrainingDivergedError: the loss or a trained number is not finite.
-            UnsupportedPrecisionError: this device cannot train the model in the experiment's precision.
-            PrivacyBudgetError: the training would spend more than the client's privacy budget.
-        """
+        """Train phases epoch by epoch; shapes, result and errors are those of ``Learner.train_in_turn``."""
         started = time.perf_counter()
         for phase in phases:
             self._check_samples(phase.data)
@@ -232,40 +197,13 @@ class TorchLearner:
         return watch_features(module, self._find_heads(module)[0])
 
     def evaluate(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, float]:
-        """Score the model on labelled samples, in fp32, at its deepest exit.
-
-        Args:
-            arrays: in the shapes of the model or of ``part``.
-            data: ``x`` of shape (n, *input_shape), ``y`` as in ``Examples``; n of 1 or more.
-            part: the sub-model that the arrays belong to; None: the whole model.
-
-        Returns:
-            The scores of the learning task, such as ``accuracy`` or ``r2``.
-
-        Raises:
-            PayloadError: the arrays are not those of the model or of ``part``.
-            DataUnavailableError: there are no samples, or they do not fit the model.
-        """
+        """Score the model in fp32; shapes, result and errors are those of ``Learner.evaluate``."""
         return self.task.scores(*self.count(arrays, data, part))
 
     def count(
         self, arrays: Arrays, data: Examples, part: Part | None = None, views: OutputViews = deepest_exit
     ) -> list[ScoreCounts]:
-        """Compare the model's outputs with the labels, batch by batch, in fp32.
-
-        Args:
-            arrays: in the shapes of the model or of ``part``.
-            data: ``x`` of shape (n, *input_shape), ``y`` as in ``Examples``; n of 1 or more.
-            part: what the arrays belong to; None: the whole model.
-            views: from the outputs of all heads or exits to those that are counted.
-
-        Returns:
-            For each view, what ``LearningTask.count`` returns, summed over the batches.
-
-        Raises:
-            PayloadError: the arrays are not those of the model or of ``part``.
-            DataUnavailableError: there are no samples, or they do not fit the model.
-        """
+        """Compare the model's outputs with the labels in fp32; shapes and errors are those of ``Learner.count``."""
         self._check_samples(data)
 
         def count(batch: slice, outputs: Outputs) -> list[ScoreCounts]:
@@ -278,26 +216,13 @@ class TorchLearner:
         return totals
 
     def predict(self, arrays: Arrays, data: Examples, part: Part | None = None) -> list[NDArray[np.float32]]:
-        """Return the model's outputs for samples, such as logits; the labels are not read.
-
-        Returns:
-            float32 arrays of shape (n, outputs), one for each head or exit. No samples give an empty list.
-
-        Raises:
-            PayloadError: the arrays are not those of the model or of ``part``.
-        """
+        """Return float32 outputs, such as logits; shapes and errors are those of ``Learner.predict``."""
         passes = self._passes(self._load(arrays, 0, part), data)
         batches = passes.run(data, evaluation_batches(data), lambda _, outputs: outputs)
         return [np.concatenate(output) for output in zip(*batches, strict=True)]
 
     def features(self, arrays: Arrays, data: Examples, head_layers: int) -> Examples:
-        """Return what the base passes to the last ``head_layers`` linear layers. Raises as ``evaluate``.
-
-        Dropout is off, and batch norms use their stored statistics.
-
-        Returns:
-            Features, float32 of shape (n, inputs of the head), with the labels of ``data``.
-        """
+        """Return float32 features; shapes and errors are those of ``Learner.features``."""
         self._check_samples(data)
         module = self._load(arrays, 0, None)
         passes = self._passes(module, data)

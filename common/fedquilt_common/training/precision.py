@@ -270,7 +270,7 @@ class LossScale:
 
 
 def _copy_shared(gradients: Sequence[Tensor]) -> list[Tensor]:
-    """Copy each gradient that lies in the memory of an earlier one, or several numbers of which are one in memory."""
+    """Copy each gradient that lies in the memory of an earlier one, or has several numbers in one place of memory."""
     seen, own = set[int](), list[Tensor]()
     for gradient in gradients:
         place = gradient.untyped_storage().data_ptr()

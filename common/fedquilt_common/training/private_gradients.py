@@ -222,7 +222,7 @@ def _add_gradient(penalty: Tensor, parameters: Sequence[nn.Parameter]) -> None:
 
 @contextlib.contextmanager
 def _ignore_hook_warning() -> Iterator[Any]:
-    """Opacus's hooks are on all layers, also on the first, whose input needs no gradient; torch warns about that."""
+    """Opacus's hooks are on all layers, even on the first, whose input needs no gradient; torch warns about that."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         yield

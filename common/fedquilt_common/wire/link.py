@@ -81,7 +81,7 @@ class Link:
 
     @property
     def payload(self) -> int | None:
-        """Bytes of a chunk that fits a packet; None: unlimited, also where the link itself repeats lost packets."""
+        """Bytes of a chunk that fits a packet; None: unlimited, even where the link itself repeats lost packets."""
         if self.mtu is None or self.window is not None:
             return None
         return max(SMALLEST_PAYLOAD, self.mtu - CHUNK_OVERHEAD)

@@ -25,7 +25,7 @@ from fedquilt_common.wire.message_base import (
 
 
 class CoordinatorPresence(WireMessage):
-    """Topic ``coordinator``, also the last will, with ``online`` false.
+    """Topic ``coordinator``; the last will is the same, with ``online`` false.
 
     Attributes:
         online: whether the coordinator is connected.
@@ -71,7 +71,7 @@ class ProfileMessage(MessagePart):
 
 
 class AgentPresence(WireMessage):
-    """Topic ``agents/<agent>/presence``, also the last will, with ``online`` false.
+    """Topic ``agents/<agent>/presence``; the last will is the same, with ``online`` false.
 
     Attributes:
         agent: the agent's name.

@@ -32,7 +32,7 @@ def count_in_ranges(text: bytes) -> int:
     """Return how many numbers the ranges of a JSON text have together; reading it costs that much.
 
     Args:
-        text: the JSON, which need not be valid.
+        text: the JSON; it may be invalid.
     """
     ends = ((int(first), int(last)) for first, last in _RANGE.findall(text))
     return sum(last - first + 1 for first, last in ends if first <= last < NUMBERS)

@@ -42,7 +42,7 @@ class PublishHead(NamedTuple):
 
 @dataclass(frozen=True)
 class PublishBegin:
-    """What a packet begins with of which the rest may not have arrived.
+    """The beginning of a packet; the rest may not have arrived yet.
 
     Attributes:
         mid: packet identifier; empty for QoS 0.

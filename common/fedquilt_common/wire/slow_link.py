@@ -61,7 +61,7 @@ class _Direction(threading.Thread):
         self._lock = threading.Lock()
 
     def carry(self, transfer: _Passage, then: Callable[[], None]) -> None:
-        """Call ``then`` once the message has been carried; 0 bytes take no time, also on a closed link."""
+        """Call ``then`` once the message has been carried; 0 bytes take no time, even on a closed link."""
         with self._lock:
             self._bytes += transfer.size
             start = max(self._free_at, time.monotonic())

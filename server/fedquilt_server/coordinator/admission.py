@@ -105,7 +105,7 @@ class Admission:
             self._mutes.put(mute)
 
     def add(self, agent: str) -> None:
-        """Receive what this agent publishes also while another one is muted."""
+        """Receive what this agent publishes even while another one is muted."""
         self._subscriptions.add([agent])
 
     def remove(self, agent: str) -> None:
@@ -146,7 +146,7 @@ def _holder(agent: str) -> str:
 
 
 def _units(kind: str, payload: bytes) -> float:
-    """Return what a message costs; also one that turns out to be no valid message, once it is parsed."""
+    """Return what a message costs, even one that turns out to be no valid message, once it is parsed."""
     if kind == "replies":
         return chunk_units(len(payload))
     return control_units(len(payload), count_in_ranges(payload) if kind == "presence" else 0)

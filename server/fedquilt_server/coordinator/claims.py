@@ -47,7 +47,7 @@ class _Claim:
     """What an agent last published about itself.
 
     Attributes:
-        joined: the presence, with all claimed clients, also those that belong to others.
+        joined: the presence, with all claimed clients, including those that belong to others.
         last_message_at: when a message of the agent last arrived, in seconds of listening.
         live: whether a message has arrived that the broker did not keep.
         unknown: a claimed client that the experiment does not have; ``joined`` has only the others.

@@ -306,7 +306,7 @@ class Coordinator:
             self._inbox.put(incoming)
 
     def _take_next(self, wait: float) -> None:
-        """Handle the next message; while replies wait to become durable together, also those that are there."""
+        """Handle the next message; while replies wait to become durable together, handle all that are there."""
         with contextlib.suppress(queue.Empty):
             self._take(self._inbox.get(timeout=wait))
             while 0 < self._uplink.waiting < REPLIES_TOGETHER:

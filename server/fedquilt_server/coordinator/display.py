@@ -151,7 +151,7 @@ class StatusUpdater:
 
         Args:
             silences: of each agent, the seconds in which the coordinator listened and no message arrived.
-            sending: the agents of which a part of a reply has arrived.
+            sending: the agents whose reply has arrived in part.
             now: Unix time in seconds.
         """
         self._silences, self._sending = silences, sending

@@ -140,7 +140,7 @@ class Driver:
         return damage or self._find_torn_sum()
 
     def _find_torn_sum(self) -> DamagedReplyError | None:
-        """Return the partial sum of the open exchange of which the journal has lost members; None if there is none."""
+        """Return a partial sum of the open exchange if the journal has lost some of its members; None without one."""
         exchange = self._machine.exchange
         try:
             self._run.folder.blobs.check_sums(exchange.replies.values() if exchange is not None else ())

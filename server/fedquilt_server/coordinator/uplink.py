@@ -103,7 +103,7 @@ class Uplink:
 
     @property
     def senders(self) -> set[str]:
-        """The agents of which a part of a reply has arrived."""
+        """The agents whose reply has arrived in part."""
         return {agent for agent, _, _ in self._transfers}
 
     @property

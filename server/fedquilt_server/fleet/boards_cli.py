@@ -77,7 +77,7 @@ def _print_records(federation: Federation, as_json: bool) -> None:
 
 
 def _print_whole(table: RenderableType) -> None:
-    """Print a table with every character, also in a narrow terminal."""
+    """Print a table with every character, even in a narrow terminal."""
     console = Console()
     console.width = max(console.width, Console(width=1000).measure(table).maximum)
     console.print(table)

@@ -53,7 +53,7 @@ class CentralPrivacy(AlgorithmWrapper):
 
         Raises:
             RunFailedError: the budget does not pay for the rounds that are left, or the algorithm has a second
-                exchange, which would tell of the mean before it is accounted.
+                exchange, which would reveal the mean before it is accounted.
         """
         account = _read_account(state)
         own = open_secret(self.key, [self.experiment, "selection", ctx.round, sorted(ctx.fleet)])[1]

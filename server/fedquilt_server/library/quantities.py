@@ -92,7 +92,7 @@ _SUMS: Final = {"bytes": ("bytes_down", "bytes_up")}
 
 
 def read_raw(row: RoundResult, name: str) -> float | None:
-    """Return the recorded value of a quantity, also an impossible one; None if the round does not have it."""
+    """Return the recorded value of a quantity, even an impossible one; None if the round does not have it."""
     if name in _SUMS:
         return float(sum(getattr(row, field) for field in _SUMS[name]))
     number: float | None = row.value(name)

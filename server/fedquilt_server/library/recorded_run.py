@@ -88,7 +88,7 @@ def total_cost(run: RecordedRun, cost: str) -> float | None:
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Return whether a folder holds a run, also one without a result yet."""
+    """Return whether a folder holds a run, even one without a result yet."""
     return (folder / RESULT).is_file() or (folder / JOURNAL).is_file()
 
 

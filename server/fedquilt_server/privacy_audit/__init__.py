@@ -1,1 +1,1 @@
-"""Membership inference against a finished run: how much its models tell of the samples that they were trained on."""
+"""Membership inference against a finished run: how much its models reveal of the samples that they were trained on."""

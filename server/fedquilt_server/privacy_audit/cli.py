@@ -37,7 +37,7 @@ def audit(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the audit; the same one gives the same numbers.")] = 0,
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON; progress goes to stderr.")] = False,
 ) -> None:
-    """Attack the models of a finished run by membership inference: how much they tell of the samples behind them.
+    """Attack the models of a finished run by membership inference: how much they reveal of the samples behind them.
 
     Members are samples that clients trained on, non-members are samples of the same data set and classes that no client
     trained on. The attacks are a threshold on the loss, and likelihood ratios from shadow models.

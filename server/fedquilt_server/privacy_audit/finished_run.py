@@ -33,7 +33,7 @@ AGENTS: Final = "agents"
 
 
 class AuditBench(Workbench):
-    """Derives data set and partition from the experiment of a run, also of a central training."""
+    """Derives data set and partition from the experiment of a run, even of a central training."""
 
     @cached_property
     def holdout(self) -> float:
@@ -64,7 +64,7 @@ class FinishedRun:
 
     @cached_property
     def clients(self) -> frozenset[ClientId]:
-        """The clients of which a reply was accepted; all of them in a central training.
+        """The clients with an accepted reply; all of them in a central training.
 
         Raises:
             RunFolderError: ``replies.csv`` is missing or damaged.
@@ -104,7 +104,7 @@ def read_finished(folder: Path) -> FinishedRun:
 
 
 def _read_experiment(folder: Path) -> Experiment:
-    """Return the recorded experiment, also that of a central training, whose algorithm is none of a federation."""
+    """Return the recorded experiment, even that of a central training, whose algorithm is none of a federation."""
     path = folder / "experiment.yaml"
     try:
         return Experiment.model_validate(load_yaml(read_text(path), str(path)))

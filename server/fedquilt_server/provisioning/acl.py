@@ -19,7 +19,7 @@ from fedquilt_common.wire.topics import (
 )
 
 _HEAD: Final = """\
-# Access rules, written by fedquilt: the topics that each user can read and write. Everything else is refused, also to
+# Access rules, written by fedquilt: the topics that each user can read and write. Everything else is refused, even to
 # users that are not named here. The broker accepts a subscription to a refused topic, but delivers no messages.
 
 # The coordinator reads and writes every topic of the federation.

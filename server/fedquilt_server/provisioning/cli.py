@@ -76,7 +76,7 @@ def init(
         typer.Option(help="Name or address of the broker's machine; repeatable. Boards use the first one."),
     ] = None,
     mdns: Annotated[
-        bool, typer.Option("--mdns", help="Boards find the broker by mDNS, also when its address changes.")
+        bool, typer.Option("--mdns", help="Boards find the broker by mDNS, even when its address changes.")
     ] = False,
     port: Annotated[int, typer.Option(min=1, max=65535, help="The broker's port.")] = 8883,
     reload: Annotated[
@@ -277,7 +277,7 @@ def provision(
     try:
         for name in board:
             made[name] = federation.provision(name, kind, clients, host, user, days, renew, **settings)
-    finally:  # also for the boards before one that fails
+    finally:  # even for the boards before one that fails
         if made:
             reloaded = federation.reload()
     _note_kinds({kind} if kind else set())

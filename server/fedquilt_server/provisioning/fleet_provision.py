@@ -57,7 +57,7 @@ def provision_boards(federation: Federation, path: Path, days: int, settings: di
             asked = board.request
             federation.provision(asked.name, asked.kind, asked.clients, asked.host, asked.user, days, **settings)
             changes[asked.name] = "added"
-    finally:  # also for the boards before one that fails
+    finally:  # even for the boards before one that fails
         if "added" in changes.values():
             reloaded = federation.reload()
     for name, wifi in networks.items():

@@ -103,6 +103,6 @@ FlashSshKeyOption = Annotated[
     Path | None, typer.Option(help="Public SSH key that can log in, for example for Ansible.")
 ]
 FlashForceOption = Annotated[
-    bool, typer.Option("--force", help="With --all: also write the boards whose file has the same content.")
+    bool, typer.Option("--force", help="With --all: write even the boards whose file has the same content.")
 ]
 FlashYesOption = Annotated[bool, typer.Option("--yes", help="Write a card without asking.")]

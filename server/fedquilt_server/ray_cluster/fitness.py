@@ -16,7 +16,7 @@ from fedquilt_server.status.units import memory
 
 
 def modules_of(experiment: Experiment) -> list[str]:
-    """List the modules that the agents of an experiment import, beside the package itself."""
+    """List the modules that the agents of an experiment import, besides the package itself."""
     names = [experiment.data.set, experiment.data.partition.features or "", experiment.algorithm.name]
     names += [model.name for model in experiment.models]
     own = {re.split(r"[.:]", name, maxsplit=1)[0] for name in names if is_user_import(name)}

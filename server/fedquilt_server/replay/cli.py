@@ -43,7 +43,7 @@ def replay(
     ] = None,
     threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads of each, the same as on the boards.")] = 1,
     evaluate: Annotated[bool, typer.Option("--evaluate", help="Evaluate each round, and compare the scores.")] = False,
-    retrain: Annotated[bool, typer.Option("--retrain", help="Train also the replies whose files are kept.")] = False,
+    retrain: Annotated[bool, typer.Option("--retrain", help="Train even the replies whose files are kept.")] = False,
     what_if: Annotated[
         list[str] | None,
         typer.Option(help="Predict rounds with another KEY=VALUE, such as deadline=30 or boards=100x; repeatable."),

@@ -163,7 +163,7 @@ class TimedExchange:
     Attributes:
         opened_at: when it opened.
         closed_at: when it closed: with its last reply that counts, or at its deadline.
-        replies: each client's first reply, also if it came too late to count.
+        replies: each client's first reply, even if it came too late to count.
         is_short: whether its deadline passed without the quorum.
     """
 

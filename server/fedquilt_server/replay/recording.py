@@ -61,7 +61,7 @@ class Recording:
 
     @property
     def closed_rounds(self) -> int:
-        """Number of rounds of which the journal has the state."""
+        """Number of rounds whose state the journal has."""
         return sum(part.checkpoint is not None for part in self.rounds)
 
     def read_model_digest(self) -> str | None:
@@ -71,12 +71,12 @@ class Recording:
 
     @cached_property
     def replies(self) -> Sequence[Replied]:
-        """All recorded replies, also those that did not count."""
+        """All recorded replies, even those that did not count."""
         return [event for part in self.rounds for _, event in part.events if isinstance(event, Replied)]
 
     @cached_property
     def kept_clients(self) -> frozenset[ClientId]:
-        """The clients of which every recorded reply is still in the run folder."""
+        """The clients whose recorded replies are all still in the run folder."""
         lost = {
             event.client
             for event in self.replies

@@ -24,7 +24,7 @@ from fedquilt_server.replay.what_if import ALL_KINDS
 BATCHES: Final = 16
 """Batches of a measured epoch."""
 REPETITIONS: Final = 5
-"""Measured epochs, of which the fastest counts: other programs only slow them down."""
+"""Measured epochs. The fastest counts, because other programs only slow them down."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ class ReplayOptions:
 
     Attributes:
         evaluate: evaluate the state after each round, and compare the scores.
-        retrain: train every reply again, also those whose file is kept.
+        retrain: train every reply again, even those whose file is kept.
         threads: threads of each training process, as many as on the boards, because another number gives other bits.
     """
 

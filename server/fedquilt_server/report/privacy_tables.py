@@ -25,7 +25,7 @@ def privacy_table(runs: Sequence[RecordedRun]) -> ReportTable:
     columns = (Column("run", "run"), Column("clients", "clients"), Column("epsilon", "epsilon", "text", _EPSILON))
     rows = tuple(row for run in runs for row in _shared_rows(run))
     meaning = (
-        "What training has spent of the clients' differential privacy. Every run counts, also one that is not finished."
+        "What training has spent of the clients' differential privacy. Every run counts, even one that is not finished."
     )
     return ReportTable("privacy", "Privacy", meaning, (*columns, *_COLUMNS), rows)
 

@@ -17,7 +17,7 @@ class RunSources:
 
     Attributes:
         title: the name of the sweep, or of the folders.
-        runs: the runs, each with a label of its own; also those without a folder.
+        runs: the runs, each with a label of its own; including those without a folder.
         axes: the settings that a sweep varies, except for the seed.
         published: figures of papers that a sweep names.
     """

@@ -248,7 +248,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Stop:
-    """Tell agents that an exchange has closed without these clients."""
+    """Notify the agents of these clients that the exchange has closed without them."""
 
     round: int
     exchange: int
@@ -297,7 +297,12 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Finish:
-    """Write the final files: all rounds are done."""
+    """Write the final files: no further round opens.
+
+    Attributes:
+        reason: all rounds are done, as after the round in which the experiment's budget is used up; or too many clients
+            have declined.
+    """
 
     reason: str
 

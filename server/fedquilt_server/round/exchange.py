@@ -91,7 +91,7 @@ class Exchange:
         return any(task.lasting for task in self.tasks.values())
 
     def accept(self, event: Replied) -> None:
-        """Add a reply that counts, also of a client that declined before."""
+        """Add a reply that counts, even of a client that declined before."""
         self.replies[event.client] = event
         self.declined.discard(event.client)
 

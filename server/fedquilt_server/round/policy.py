@@ -35,7 +35,7 @@ class Policy:
         quorum: replies that close an exchange after its deadline.
         deadline: seconds after which a quorum is enough; None waits for all replies.
         shortfall: after a deadline without a quorum, keep waiting, or replace the clients that did not reply.
-        firm: fewer replies than the quorum never close an exchange, also when clients decline.
+        firm: fewer replies than the quorum never close an exchange, even when clients decline.
     """
 
     rounds: int

@@ -1,4 +1,4 @@
-"""The part of the machine that a checkpoint stores beside the algorithm's state, as JSON."""
+"""The part of the machine that a checkpoint stores besides the algorithm's state, as JSON."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Transition:
 
 _LIFE: Final = ("Joined", "Rejected", "Ticked", "Continued")
 PROCEED: Final = "proceed"
-"""The driver's call once the checkpoint of a round is durable; also ``restore``, which continues from one."""
+"""The driver's call once the checkpoint of a round is durable, or ``restore``, which continues from one."""
 TRANSITIONS: Final = (
     Transition(RunState.WAITING, RunState.OPEN, _LIFE, "enough clients are connected, not paused", ("Send",)),
     Transition(RunState.WAITING, RunState.CLOSED, (*_LIFE, "RoundRestarted"), "the round asks nobody", ("Checkpoint",)),

@@ -32,7 +32,7 @@ class SpareFiles:
     def retire(self, paths: Iterable[Path]) -> None:
         """Keep some of these files as spare ones, and delete the others.
 
-        A file that is open, or of which an array is in use, is deleted: whoever uses it still reads the same bytes.
+        A file that is open, or whose array is in use, is deleted: whoever uses it still reads the same bytes.
 
         Raises:
             OSError: a file cannot be deleted.

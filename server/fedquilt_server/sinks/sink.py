@@ -48,7 +48,7 @@ class Sink(Protocol):
 
     @property
     def last_round(self) -> int:
-        """The last round that the sink holds, also from an earlier start of the run; 0 without one."""
+        """The last round that the sink holds, even from an earlier start of the run; 0 without one."""
         ...
 
     def write(self, round: int, scalars: Mapping[str, float]) -> None:

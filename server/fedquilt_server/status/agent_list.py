@@ -69,7 +69,7 @@ class AgentList:
                 )
 
     def place(self, placements: Sequence[Placement]) -> None:
-        """Show where a cluster runs the agents, also those that have not connected yet."""
+        """Show where a cluster runs the agents, even those that have not connected yet."""
         self.expect({one.agent: one.clients for one in placements})
         for one in placements:
             self._change(one.agent, placement=one)

@@ -45,7 +45,7 @@ class StandardError(io.TextIOBase):
 
 
 def _standard_error() -> TextIO | None:
-    """Return standard error itself, also while rich has put its own stream in its place; None if it was closed."""
+    """Return standard error itself, even while rich has put its own stream in its place; None if it was closed."""
     return cast("TextIO | None", getattr(sys.stderr, "rich_proxied_file", sys.stderr))
 
 

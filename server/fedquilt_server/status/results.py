@@ -234,7 +234,7 @@ class Result(BaseModel):
     algorithm: str
     dataset: str
     status: RunStatus = Field(
-        default="unknown", description="running also after a power cut; unknown in files of earlier versions"
+        default="unknown", description="running even after a power cut; unknown in files of earlier versions"
     )
     reason: str = Field(default="", description="why the run failed, was stopped, or finished before its last round")
     exit_code: int | None = Field(default=None, description="exit code of the command; None while the run goes on")

@@ -21,7 +21,7 @@ def choose_metric(history: Sequence[RoundResult]) -> Metric:
 
 
 def second_metrics(history: Sequence[RoundResult]) -> list[Metric]:
-    """Return the metrics that are shown beside the main one."""
+    """Return the metrics that are shown besides the main one."""
     return [metric for metric in (*SECOND_METRICS, *LOCAL_METRICS) if _has(history, metric)]
 
 

@@ -66,7 +66,7 @@ def short_names(several: Sequence[Settings], preferred: Sequence[str] = ()) -> l
 
     Args:
         several: distinct settings.
-        preferred: keys that are named first, also where fewer would do: those that a sweep varies.
+        preferred: keys that are named first, even where fewer would do: those that a sweep varies.
     """
     differ = differing_keys(several)
     chosen = [key for key in preferred if key in differ]

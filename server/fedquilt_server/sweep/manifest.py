@@ -82,7 +82,7 @@ class SweptRun(ManifestRecord):
         status: `pending` until it starts. `stopped`: interrupted, and resumed by the same command. `running` stays if
             the sweep is killed.
         reason: why it failed or was stopped.
-        exit_code: exit code of its process, of which the negative ones name a signal; null before its end.
+        exit_code: exit code of its process; a negative one names a signal. Null before its end.
     """
 
     folder: Annotated[str, Field(pattern=r"^[^/\\.][^/\\]*$")]

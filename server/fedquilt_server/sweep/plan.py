@@ -134,7 +134,7 @@ def _advice(source: SweepSource, problems: Iterable[str]) -> Iterator[str]:
 
 
 def _check_distinct(runs: Sequence[PlannedRun]) -> None:
-    """Check that no two runs have one folder, also where capitals do not matter, or one experiment."""
+    """Check that no two runs have one folder, even where capitals do not matter, or one experiment."""
     folders: dict[str, PlannedRun] = {}
     experiments: dict[str, PlannedRun] = {}
     for run in runs:

@@ -48,7 +48,7 @@ class SweepSource:
 
     Args:
         name: name of the sweep.
-        base: the experiment's keys, of which every run changes some.
+        base: the experiment's keys; every run changes some of them.
         base_place: where they are written, for messages.
         axes: what varies.
         exclude: for some axes, values; a combination that has one of each is left out.

@@ -20,7 +20,7 @@ CURVE_LINES: Final = 4
 LEAST_WITH_CURVES: Final = 16
 """Lines of the lowest terminal that shows curves."""
 EVENTS_SHARE: Final = 3
-"""One line of so many that are left shows an event."""
+"""One in this many of the lines that are left shows an event."""
 EVENTS_WITHOUT_LIMIT: Final = 10
 GAP: Final = 2
 _LEVELS: Final[dict[EventLevel, str]] = {"info": "", "warning": "yellow", "error": "red"}

@@ -21,7 +21,7 @@ HEAD_SECONDS: Final = 10.0
 RESPONSE_SECONDS: Final = 30.0
 """A visitor must have taken a response this long after the request. Event streams and downloads have no such limit."""
 STALL_SECONDS: Final = 10.0
-"""A visitor that leaves more than the buffers hold for this long is dropped, also from an event stream."""
+"""A visitor that leaves more than the buffers hold for this long is dropped, even from an event stream."""
 SEND_BUFFER: Final = 128 * 1024
 """Bytes that the kernel holds for one visitor. Without a limit, it holds up to 4 MB for each that does not read.
 

@@ -40,7 +40,7 @@ class Frame:
     """What the page shows at one moment.
 
     Attributes:
-        id: unique, also after a restart of the coordinator.
+        id: unique, even after a restart of the coordinator.
         parts: HTML of the small parts.
         boards: the cells of each board that is listed.
         quilt: grows whenever the coverage changes.

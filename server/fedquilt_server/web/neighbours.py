@@ -1,4 +1,4 @@
-"""The runs beside a run: a list, and the curves of one, with which the page compares the run."""
+"""The other runs in the folder of a run: a list, and the curves of one, with which the page compares the run."""
 
 from __future__ import annotations
 

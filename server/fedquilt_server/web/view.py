@@ -30,7 +30,7 @@ from fedquilt_server.web.bars import split_reply
 
 @dataclass(frozen=True)
 class OtherScore:
-    """A metric beside the main one."""
+    """A metric besides the main one."""
 
     metric: Metric
     latest: Score
@@ -153,7 +153,7 @@ class RoundColumns:
     Attributes:
         metric: the main score.
         own: the same of the clients' own models.
-        parted: sub-models, who trained which and what was sent in vain.
+        parted: sub-models, who trained which, and the waste.
         labelled: bytes of soft labels.
     """
 

@@ -38,7 +38,7 @@ from fedquilt_common.types import Arrays, ClientId, Examples, OptimiserName, Sca
 
 SCORE, DIGEST = "score", "digest"
 _LEAST_WEIGHT: Final = 1e-6
-"""The mean needs a weight above 0 also where every client's accuracy is 0, which a sum of replies does not tell."""
+"""The mean needs a weight above 0 even where every client's accuracy is 0, which a sum of replies does not show."""
 
 
 @dataclass(frozen=True)

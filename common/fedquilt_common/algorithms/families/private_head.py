@@ -106,7 +106,7 @@ class PrivateHead(ABC):
         Args:
             trained: the whole model after training.
             ctx: the client context.
-            seconds: training time beside that of ``trained``.
+            seconds: training time besides that of ``trained``.
         """
         names = self.head_arrays(ctx)
         ctx.memory.update(pick_arrays(trained.arrays, names))

@@ -58,7 +58,9 @@ class Prototypes(ABC):
 
     def privacy_problem(self) -> str:
         """Return why it cannot train with differential privacy; empty if it can."""
-        return "a client's accuracy tells of its samples; weigh clients in another way" if self.by_accuracy else ""
+        return (
+            "a client's accuracy reveals its samples in part; weigh clients in another way" if self.by_accuracy else ""
+        )
 
     def make_tasks(self, models: Sequence[Arrays], ctx: ServerContext) -> dict[ClientId, Task]:
         """Return a training task for each client of the round; clients of one prototype share one publication.

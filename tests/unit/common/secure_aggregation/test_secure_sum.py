@@ -167,7 +167,7 @@ def masked_board() -> tuple[Board, Mapping[int, Task]]:
 )
 def test_a_client_unmasks_no_small_or_foreign_group(survivors: list[int], what: str) -> None:
     board, tasks = masked_board()
-    with pytest.raises(PayloadError, match="would tell of single replies"):
+    with pytest.raises(PayloadError, match="would reveal single replies"):
         board.answer(replace(tasks[0], arrays={**tasks[0].arrays, "survivors": np.array(survivors)}))
 
 

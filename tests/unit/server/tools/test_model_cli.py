@@ -153,7 +153,7 @@ def test_a_named_tuple_of_outputs_is_pointed_out(tmp_path: Path) -> None:
     (tmp_path / "lab.py").write_text(OWN)
     report = json.loads(shell(tmp_path, "lab:named", "--input", "1x8x8", "--json").stdout)
     assert report["problems"] == []
-    assert "a named tuple (logits, aux), of which the last output, aux, is trained" in report["warnings"][-1]
+    assert "a named tuple (logits, aux), whose last output, aux, is trained" in report["warnings"][-1]
 
 
 def test_grouped_convolutions_show_their_channels(tmp_path: Path) -> None:
