@@ -86,7 +86,7 @@ def apply_operation(
     """Apply one operation to all images; one with a direction takes either at random.
 
     Args:
-        name: of ``OPERATIONS``.
+        name: of the operation, such as ``rotate`` or ``solarize``.
         magnitude: from 0 to 9.
         x: floating-point images of shape (n, channels, height, width).
         rng: draws the direction for each image.
@@ -167,4 +167,3 @@ _ON_BYTES: Final[dict[str, Callable[[NDArray[np.int64], int], NDArray[Any]]]] = 
     "auto-contrast": _auto_contrast, "equalize": _equalize, "invert": lambda values, _: _BYTES - values,
     "posterize": _posterize, "solarize": _solarize,
 }  # fmt: skip
-OPERATIONS: Final = (*_MAPS, *_BLENDS, *_ON_BYTES)

@@ -232,11 +232,6 @@ def blueprint_for(build: Callable[[], nn.Module], x: NDArray[Any]) -> Blueprint:
     return blueprint_of(module, tuple(x.shape[1:]), torch.float32 if x.dtype.kind == "f" else torch.int64)
 
 
-def anatomy_of(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Anatomy:
-    """Channel groups and arrays of ``module``; see ``blueprint_of`` for arguments and errors."""
-    return blueprint_of(module, input_shape, dtype).anatomy
-
-
 def _make_blueprint(modes: Mapping[bool, _Mode], module: nn.Module) -> Blueprint:
     mode = next(iter(modes.values()))
     walk, outputs = mode.walk, [out for each in modes.values() for out in each.outputs]

@@ -16,7 +16,7 @@ from fedquilt_common.experiment.sections import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
 from fedquilt_common.submodels.slices import Anatomy
-from fedquilt_common.tracing.trace import anatomy_of
+from fedquilt_common.tracing.trace import blueprint_of
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.types import Examples
 
@@ -46,7 +46,7 @@ class Bench:
 
     @cached_property
     def anatomy(self) -> Anatomy:
-        return anatomy_of(BUILD(), (1, 8, 8))
+        return blueprint_of(BUILD(), (1, 8, 8)).anatomy
 
     @property
     def model(self) -> dict[str, NDArray[Any]]:

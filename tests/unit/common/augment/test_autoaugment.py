@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedquilt_common.augment.autoaugment import OPERATIONS, POLICY, apply_operation, auto_augment
+from fedquilt_common.augment.autoaugment import POLICY, apply_operation, auto_augment
 
+OPERATIONS = (
+    "rotate", "shear-x", "shear-y", "translate-x", "translate-y", "brightness", "contrast", "color", "sharpness",
+    "auto-contrast", "equalize", "invert", "posterize", "solarize",
+)  # fmt: skip
 SPAN = (0.0, 1.0)
 
 

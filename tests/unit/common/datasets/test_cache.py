@@ -15,10 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.joined_parts import join_parts
 
 from fedquilt_common.datasets import cache, prepared_files, sources
 from fedquilt_common.datasets.cache import load_prepared
-from fedquilt_common.datasets.parts import DatasetPart, PartedDataset, join_parts
+from fedquilt_common.datasets.parts import DatasetPart, PartedDataset
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.stored_samples import FileRows, StoredSamples, as_samples
 from fedquilt_common.types import Dataset, Examples

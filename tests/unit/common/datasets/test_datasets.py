@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.support.data import real_data
+from tests.support.joined_parts import join_parts
 from tests.support.published import SIDE, cifar_records, idx_files, write_cifar10
 
 from fedquilt_common.datasets import cifar10, fashion_mnist, load_dataset
 from fedquilt_common.datasets.archives import list_files, read_files, read_listed
 from fedquilt_common.datasets.files import open_packed
-from fedquilt_common.datasets.parts import join_parts
 from fedquilt_common.errors import DataUnavailableError, UnknownNameError
 from fedquilt_common.types import Dataset
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.support.data import real_data
+from tests.support.joined_parts import join_parts
 from tests.support.packages import needs
 
 from fedquilt_common.datasets import epic_sounds
-from fedquilt_common.datasets.parts import join_parts
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset
 

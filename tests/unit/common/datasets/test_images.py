@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.joined_parts import join_parts
 from tests.support.published import idx_files
 
 from fedquilt_common.datasets import cifar100, femnist, mnist
 from fedquilt_common.datasets.cache import load_prepared
-from fedquilt_common.datasets.parts import join_parts
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.stored_samples import StoredSamples
 

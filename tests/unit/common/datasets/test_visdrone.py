@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.support.data import real_data
+from tests.support.joined_parts import join_parts
 
 from fedquilt_common.datasets import visdrone
-from fedquilt_common.datasets.parts import join_parts
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset
 

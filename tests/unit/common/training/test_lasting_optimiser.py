@@ -16,7 +16,7 @@ from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.learning_tasks.classification import Classification
 from fedquilt_common.submodels.slices import full_slice
-from fedquilt_common.tracing.trace import anatomy_of
+from fedquilt_common.tracing.trace import blueprint_of
 from fedquilt_common.training.lasting_optimisers import LastingOptimisers
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.types import Examples
@@ -94,6 +94,6 @@ def test_parameters_that_were_not_trained_in_between_start_anew() -> None:
 
 def test_sub_models_cannot_keep_optimisers() -> None:
     learner = TorchLearner(lambda: nn.Linear(4, 3), Training(), Classification(3), lasting=LastingOptimisers({}))
-    part = full_slice(anatomy_of(nn.Linear(4, 3), (4,)))
+    part = full_slice(blueprint_of(nn.Linear(4, 3), (4,)).anatomy)
     with pytest.raises(ExperimentError, match=r"training.keep_optimiser = true.*remove the key"):
         learner.train(learner.init(0), ONE, seed=1, part=part)
