@@ -103,7 +103,8 @@ const found = JSON.parse(fs.readFileSync(0, "utf8")).map(([name, v, digits]) => 
 console.log(JSON.stringify(found));
 """
 NUMBERS = [*(i / 16 for i in range(17)), 511 / 512, 1e-12, 1 - 1e-10, 1 - 1e-16, -0.25, 9.995, 9.996, 10, 59.94, 59.97,
-           60.5, 3599.6, 99.95, 999.5, 999.6, 1250, 1750, 99_950, 99_960, 999_499, 999_999, 1e12, 9.9996e14, 1e18]  # fmt: skip
+           60.5, 3599.6, 99.95, 999.5, 999.6, 1250, 1750, 99_950, 99_960, 999_499, 999_999, 1e12, 9.9996e14,
+           1e18]  # fmt: skip
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
