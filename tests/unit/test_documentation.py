@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import re
 import shlex
 import sys
@@ -14,6 +16,8 @@ import pytest
 import yaml
 from tests.support.tables import each
 
+from fedquilt_common.algorithm_api import Declaration
+from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.experiment.agent_config import AgentConfig
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_server.sweep.plan import plan_sweep
@@ -160,6 +164,28 @@ def test_keys_that_are_set_exist(path: Path) -> None:
         for part in reversed(key.split(".")):
             value = [value] if part.isdecimal() else {part: value}
         assert not list(unknown_keys(value, schema, schema["$defs"])), key
+
+
+# What an algorithm declares
+
+
+def declaration_section() -> str:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    return text.partition("### What an algorithm declares\n")[2].partition("\n### ")[0]
+
+
+def test_the_declaration_of_fedavg_is_what_fedavg_declares() -> None:
+    line = re.compile(r"^declares: ClassVar\[Declaration\] = (.*)$", re.MULTILINE)
+    (written,) = line.findall(declaration_section())
+    call = ast.parse(written, mode="eval").body
+    assert isinstance(call, ast.Call)
+    fields = {word.arg: ast.literal_eval(word.value) for word in call.keywords if word.arg}
+    assert Declaration(**fields) == FedAvg.declares
+
+
+def test_each_field_of_a_declaration_has_a_row() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", declaration_section(), re.MULTILINE)
+    assert sorted(rows) == sorted(field.name for field in dataclasses.fields(Declaration))
 
 
 # Links

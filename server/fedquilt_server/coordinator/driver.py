@@ -48,7 +48,9 @@ DRAIN_SECONDS: Final = 60.0
 
 
 class Driver:
-    """The only caller of the machine.
+    """The only caller of ``Machine.handle`` and ``Machine.proceed`` in a coordinator.
+
+    ``ActiveRun`` calls ``Machine.restore``, and ``Uplink`` asks ``Machine.judge`` about replies that cannot count.
 
     Args:
         uplink: receives the expected replies of each exchange; it records the replies with ``record``.

@@ -300,8 +300,8 @@ class Finish:
     """Write the final files: no further round opens.
 
     Attributes:
-        reason: all rounds are done, as after the round in which the experiment's budget is used up; or too many clients
-            have declined.
+        reason: all rounds are done, as after the round in which the experiment's budget is used up; or every client has
+            declined, or with ``Policy.firm`` so many that no exchange can have a quorum.
     """
 
     reason: str

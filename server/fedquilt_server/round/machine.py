@@ -54,7 +54,7 @@ class Machine:
         agents: the connected agents, in the order in which they joined.
         host_of: the agent that hosts each connected client: the first one that claimed it.
         exchange: the open exchange.
-        finished: whether no further round opens: all are done, the budget is used up, or too many clients declined.
+        finished: whether no further round opens: rounds or budget are used up, or too few clients have not declined.
         paused: whether no further round opens.
     """
 
