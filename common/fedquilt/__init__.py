@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from fedquilt_common.algorithms.scalefl import ScaleFL
     from fedquilt_common.algorithms.weighted_fedavg import WeightedFedAvg
     from fedquilt_common.errors import (
+        AlgorithmError,
         BrokerFailedError,
         BrokerMissingError,
         BrokerUnreachableError,
@@ -146,7 +147,8 @@ __all__ = [
     "Ditto", "FedPer", "FedRep", "FedBABU", "FedROD", "FedReb",
     "FedMD", "FedAKD", "CFedAKD", "DSFL", "FedProto", "FedDF", "FedET", "Alone", "WeightedFedAvg",
     # errors
-    "FedquiltError", "BrokerFailedError", "BrokerMissingError", "BrokerUnreachableError", "DamagedTransferError",
+    "FedquiltError", "AlgorithmError", "BrokerFailedError", "BrokerMissingError", "BrokerUnreachableError",
+    "DamagedTransferError",
     "DataUnavailableError", "DownloadError", "DownloadTooLargeError", "ExperimentError", "FederationError",
     "FederationInUseError", "FolderInUseError", "ForbiddenImportError", "ImageError", "ManualStepsError",
     "MissingMemberError", "NoGlobalModelError", "NotFiniteError", "PackageMissingError", "PageUnreachableError",
@@ -197,8 +199,8 @@ _NAMES = {
     "fedquilt_common.algorithms.scaffold": "Scaffold",
     "fedquilt_common.algorithms.scalefl": "ScaleFL",
     "fedquilt_common.algorithms.weighted_fedavg": "WeightedFedAvg",
-    "fedquilt_common.errors": "BrokerFailedError BrokerMissingError BrokerUnreachableError DamagedTransferError "
-    "DataUnavailableError DownloadError DownloadTooLargeError ExperimentError FederationError "
+    "fedquilt_common.errors": "AlgorithmError BrokerFailedError BrokerMissingError BrokerUnreachableError "
+    "DamagedTransferError DataUnavailableError DownloadError DownloadTooLargeError ExperimentError FederationError "
     "FederationInUseError FedquiltError FolderInUseError ForbiddenImportError ImageError ManualStepsError "
     "MissingMemberError NoGlobalModelError NotFiniteError PackageMissingError PageUnreachableError PayloadError "
     "PrivacyBudgetError ProtocolError ProtocolVersionError RayClusterError RayNodeError RepeatedMemberError "
