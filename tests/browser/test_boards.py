@@ -103,7 +103,7 @@ def test_the_drawer_shows_one_board(visit: Visit) -> None:
         visit.store.update(boards=changed)
         visit.expect("drawer", f"{degrees} °C")
     visit.page.wait_for_selector("#drawer-temperature canvas")
-    assert "between 70 and 81 °C" in visit.page.get_attribute("#drawer-temperature [role=img]", "aria-label")
+    assert "between 70 °C and 81 °C" in visit.page.get_attribute("#drawer-temperature [role=img]", "aria-label")
 
 
 def test_the_drawer_works_with_the_keyboard(browser: Any) -> None:
