@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, NoReturn
 
@@ -12,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from fedquilt_common.error_messages import print_error
 from fedquilt_common.errors import RunFolderError
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
@@ -46,5 +46,5 @@ def exit_with(damages: Iterable[RunFolderError]) -> NoReturn:
     """End the program after the list, with each damage once on standard error."""
     messages = dict.fromkeys(map(str, damages))
     for message in messages:
-        print(f"fedquilt: {message}", file=sys.stderr)
+        print_error(message)
     raise typer.Exit(RunFolderError.exit_code if messages else 0)

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from fedquilt_common import __version__
+from fedquilt_common.error_messages import print_error
 from fedquilt_common.errors import FedquiltError
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -71,16 +72,16 @@ def run(arguments: list[str]) -> int:
     try:
         _dispatch(arguments)
     except FedquiltError as error:
-        print(f"fedquilt: {error}", file=sys.stderr)
+        print_error(error)
         return error.exit_code
     except OSError as error:
-        print(f"fedquilt: {error}. Check the path, its permissions and the free disk space", file=sys.stderr)
+        print_error(f"{error}. Check the path, its permissions and the free disk space")
         return FedquiltError.exit_code
     except ModuleNotFoundError as error:
-        print(f"fedquilt: the Python package {error.name} is missing: install fedquilt[server]", file=sys.stderr)
+        print_error(f"the Python package {error.name} is missing: install fedquilt[server]")
         return FedquiltError.exit_code
     except KeyboardInterrupt:
-        print("fedquilt: interrupted", file=sys.stderr)
+        print_error("interrupted")
         return INTERRUPTED
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1
@@ -113,17 +114,14 @@ def _module(name: str) -> ModuleType:
         near = difflib.get_close_matches(name, COMMANDS, 1)
         hint = f"did you mean `fedquilt {near[0]}`?" if near else "see `fedquilt --help`"
         what = "option" if name.startswith("-") else "command"
-        print(f"fedquilt: there is no {what} {name!r}; {hint}", file=sys.stderr)
+        print_error(f"there is no {what} {name!r}; {hint}")
         sys.exit(2)
     module = COMMANDS[name][0]
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(module.partition(".")[0], "server")
-        print(
-            f"fedquilt: `{name}` needs the Python package {error.name}: install fedquilt[{extra}]",
-            file=sys.stderr,
-        )
+        print_error(f"`{name}` needs the Python package {error.name}: install fedquilt[{extra}]")
         sys.exit(1)
 
 

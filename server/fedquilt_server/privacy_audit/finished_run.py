@@ -15,6 +15,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from fedquilt_common.cli import run as run_command
+from fedquilt_common.error_messages import last_error
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.yaml_text import load_yaml, read_text
@@ -169,5 +170,5 @@ def _run_memory(command: str, state: Path, run: str, *options: str) -> Any:
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         code = run_command(["memory", command, "--state", str(state), "--run", run, *options])
     if code:
-        raise RunFolderError(f"--state {state}: {errors.getvalue().strip().removeprefix('fedquilt: ')}")
+        raise RunFolderError(f"--state {state}: {last_error(errors.getvalue())}")
     return output.getvalue()

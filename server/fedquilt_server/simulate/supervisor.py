@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from fedquilt_common.error_messages import last_error
 from fedquilt_common.errors import BrokerUnreachableError, RunFailedError
 from fedquilt_common.files.durable import write_atomically
 from fedquilt_common.process.signals import STOPPED_CODES
@@ -26,8 +27,6 @@ HOST_STOP_SECONDS: Final = 60.0
 """How long the process that hosts agents on other machines may take to end them."""
 SAMPLE_SECONDS: Final = 0.5
 _POLL_SECONDS: Final = 0.05
-MESSAGE: Final = "fedquilt: "
-"""The message with which a command ends begins with it."""
 KILLED: Final = frozenset({0, -signal.SIGKILL, -signal.SIGTERM}) | STOPPED_CODES
 """Exit codes that do not count as a failed start: success, and signals from other processes."""
 FINAL_CODES: Final = frozenset({2, 4, 5, 6, 7, 13})
@@ -197,11 +196,10 @@ def describe_exit(code: int) -> str:
 
 
 def _failure(spec: ChildSpec, code: int) -> RunFailedError:
-    tail = spec.log.read_text(errors="replace").strip().splitlines()[-15:]
-    own = code == RunFailedError.exit_code and tail and tail[-1].removeprefix(MESSAGE)
-    if own and own != tail[-1]:  # the coordinator's own message is complete; a traceback before it is no reason
-        return RunFailedError(own)
-    error = RunFailedError(f"{spec.name} {describe_exit(code)}. The end of its log ({spec.log}):\n" + "\n".join(tail))
+    tail = "\n".join(spec.log.read_text(errors="replace").strip().splitlines()[-15:])
+    if code == RunFailedError.exit_code and (message := last_error(tail)):
+        return RunFailedError(message)  # it is complete; a traceback before it is no reason
+    error = RunFailedError(f"{spec.name} {describe_exit(code)}. The end of its log ({spec.log}):\n{tail}")
     if code in FINAL_CODES | {BrokerUnreachableError.exit_code}:
         error.exit_code = code
     return error

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from fedquilt_common.error_messages import last_error
 from fedquilt_common.experiment.experiment import dump_experiment
 from fedquilt_common.files.durable import write_atomically
 from fedquilt_common.process.child import die_with_parent
@@ -27,8 +28,6 @@ from fedquilt_server.sweep.plan import PlannedRun
 
 STOP_SECONDS: Final = 20.0
 """How long a run may take to stop: its broker, coordinator and agents may take 5 s each."""
-_ERROR: Final = "fedquilt: "
-"""How the command begins the message of an error."""
 _LONGEST_TAIL: Final = 16 * 1024
 
 
@@ -182,8 +181,7 @@ class RunProcess:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(self._log_start, end - _LONGEST_TAIL))
             text = file.read().decode(errors="replace").strip()
-        _, found, message = f"\n{text}".rpartition(f"\n{_ERROR}")
-        if found:
-            return message.strip()
+        if message := last_error(text):
+            return message
         last = text.splitlines()[-1:] if code > 0 else []
         return ". ".join([f"the command {describe_exit(code)}", *last])

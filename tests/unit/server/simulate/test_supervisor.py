@@ -384,8 +384,8 @@ def test_the_memory_of_forked_training_processes_counts_for_their_agent(
 
 
 def test_the_message_of_a_coordinator_whose_run_failed_is_the_reason_without_its_log(stage: Stage) -> None:
-    code = "print('Traceback of the algorithm'); print('fedquilt: own:Own.init: returned None'); raise SystemExit(7)"
+    code = "print('Traceback of the algorithm\\nfedquilt: own:Own.init:\\nreturned None'); raise SystemExit(7)"
     stage.start("coordinator", "coordinator", code)
-    with pytest.raises(RunFailedError, match=r"^own:Own\.init: returned None$") as failed:
+    with pytest.raises(RunFailedError, match=r"^own:Own\.init:\nreturned None$") as failed:
         stage.watch_until(lambda: False)
     assert failed.value.exit_code == 7

@@ -1,0 +1,24 @@
+"""How the command line prints the message of an error, and finds it again in what a command printed."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+PREFIX: Final = "fedquilt: "
+"""The line of an error begins with it."""
+
+
+def print_error(message: object) -> None:
+    """Print the message of an error to standard error."""
+    print(f"{PREFIX}{message}", file=sys.stderr)
+
+
+def last_error(text: str) -> str:
+    """Return the last error that a command printed, up to the end of the text; empty if there is none.
+
+    Args:
+        text: what the command wrote to standard error, or the end of its log.
+    """
+    _, found, message = f"\n{text}".rpartition(f"\n{PREFIX}")
+    return message.strip() if found else ""
