@@ -10,7 +10,9 @@ import difflib
 import functools
 import importlib
 import re
+import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from fedquilt_common.errors import ForbiddenImportError, UnknownNameError
@@ -21,6 +23,25 @@ _USER_IMPORT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z
 def is_user_import(name: str) -> bool:
     """Whether ``name`` is a user's own ``package:factory``, not a name of fedquilt's."""
     return ":" in name
+
+
+def package_of(name: object) -> str:
+    """Return the top-level package of a module's name or of ``package.module:factory``."""
+    return re.split(r"[.:]", str(name), maxsplit=1)[0]
+
+
+def find_place(error: BaseException, package: str) -> str:
+    """Return file and line of an error in a user's code, such as ``bad.py line 38``.
+
+    Args:
+        error: was raised and caught.
+        package: top-level package of the user. If no frame is in it, the last place of all is returned.
+    """
+    frames = list(traceback.walk_tb(error.__traceback__))
+    of_cause = list(traceback.walk_tb(error.__cause__.__traceback__)) if error.__cause__ else []
+    own = [one for one in (*of_cause, *frames) if package_of(one[0].f_globals.get("__name__")) == package]
+    frame, line = (own or frames)[-1]
+    return f"{Path(frame.f_code.co_filename).name} line {line}"
 
 
 def suggest(name: str, names: Iterable[str]) -> str:
@@ -66,7 +87,7 @@ def check_allowed(name: str, what: str, allowed: Collection[str]) -> None:
     Raises:
         ForbiddenImportError: its package is not allowed.
     """
-    package = re.split(r"[.:]", name, maxsplit=1)[0]
+    package = package_of(name)
     if package not in allowed and "*" not in allowed:
         raise ForbiddenImportError(
             f"{what} '{name}' would run code of the package '{package}', which is not allowed here; "

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import keyword
-import traceback
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 from fedquilt_common.algorithm_api import Algorithm
@@ -43,7 +41,7 @@ from fedquilt_common.algorithms.scaffold import Scaffold
 from fedquilt_common.algorithms.scalefl import ScaleFL
 from fedquilt_common.algorithms.weighted_fedavg import WeightedFedAvg
 from fedquilt_common.errors import ExperimentError, FedquiltError
-from fedquilt_common.user_imports import resolve
+from fedquilt_common.user_imports import find_place, package_of, resolve
 
 ALGORITHMS: dict[str, type[Any]] = {
     "fedavg": FedAvg,
@@ -116,10 +114,9 @@ def _make_own(name: str, fields: Mapping[str, Any], allowed: Collection[str]) ->
         raise
     except Exception as error:  # it is a user's code
         given = ", ".join(f"algorithm.{key} = {value!r}" for key, value in fields.items()) or "no fields"
-        frame, line = list(traceback.walk_tb(error.__traceback__))[-1]
         raise ExperimentError(
             f"algorithm '{name}' cannot be made with {given}: {type(error).__name__}: {error} "
-            f"({Path(frame.f_code.co_filename).name} line {line}); correct these fields, or its __post_init__"
+            f"({find_place(error, package_of(name))}); correct these fields, or its __post_init__"
         ) from error
 
 

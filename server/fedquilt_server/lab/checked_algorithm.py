@@ -13,6 +13,7 @@ from fedquilt_common.algorithm_api import Reply, Round, ServerContext, State
 from fedquilt_common.algorithm_api.wrapper import AlgorithmWrapper
 from fedquilt_common.errors import AlgorithmError, FedquiltError
 from fedquilt_common.types import Arrays, ClientId
+from fedquilt_common.user_imports import find_place, package_of
 from fedquilt_server.lab.seam_checks import (
     json_report,
     not_finite,
@@ -105,7 +106,7 @@ class CheckedAlgorithm(AlgorithmWrapper):
         except FedquiltError:
             raise
         except Exception as error:
-            package = _package_of(type(self.inner).__module__)
+            package = package_of(type(self.inner).__module__)
             if isinstance(error, OSError) and _is_ours(error, package):
                 raise
             log.exception("%s", at)
@@ -133,27 +134,9 @@ def _take_step(steps: Round, replies: Mapping[ClientId, Reply] | None) -> _Yield
         return _Yielded(done.value, ended=True)
 
 
-def find_place(error: BaseException, package: str) -> str:
-    """Return file and line of an error, such as ``bad.py line 38``: the last ones in a package.
-
-    Args:
-        error: was raised and caught.
-        package: top-level package of the algorithm. If no frame is in it, the last place of all is returned.
-    """
-    frames = list(traceback.walk_tb(error.__traceback__))
-    of_cause = list(traceback.walk_tb(error.__cause__.__traceback__)) if error.__cause__ else []
-    own = [one for one in (*of_cause, *frames) if _package_of(one[0].f_globals.get("__name__")) == package]
-    frame, line = (own or frames)[-1]
-    return f"{Path(frame.f_code.co_filename).name} line {line}"
-
-
-def _package_of(module: object) -> str:
-    return str(module).partition(".")[0]
-
-
 def _is_ours(error: OSError, package: str) -> bool:
     """Return whether fedquilt has accessed a file: the disk is at fault, not the algorithm of a package."""
-    packages = [_package_of(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    packages = [package_of(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
     involved = [one for one in packages if one == package or one.startswith("fedquilt_")]
     return involved[-1].startswith("fedquilt_")
 

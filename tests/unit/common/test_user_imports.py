@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fedquilt_common.errors import ForbiddenImportError, UnknownNameError
-from fedquilt_common.user_imports import resolve, suggest
+from fedquilt_common.user_imports import find_place, package_of, resolve, suggest
 
 TABLE = {"dumps": "json:dumps", "root": "math:sqrt"}
 
@@ -69,3 +70,29 @@ def test_whatever_a_users_module_raises_is_told(tmp_path: Path, monkeypatch: pyt
 
 def test_suggest_lists_all_when_nothing_is_near() -> None:
     assert suggest("qqq", ["b", "a"]) == "choose one of: a, b"
+
+
+def wrap(function: Callable[[], object]) -> None:
+    """Call a user's function, and raise another error if it fails."""
+    try:
+        function()
+    except ValueError as error:
+        raise RuntimeError("wrapped") from error
+
+
+@pytest.mark.parametrize("call", [lambda function: function(), wrap])
+def test_the_place_of_an_error_is_the_last_one_in_the_users_package(
+    call: Callable[[Callable[[], object]], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jsonx_wrong.py").write_text("import json\n\ndef load():\n    json.loads('{')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    load = resolve("jsonx_wrong:load", {}, "model", ["jsonx_wrong"])
+    with pytest.raises((ValueError, RuntimeError)) as raised:
+        call(load)
+    assert find_place(raised.value, package_of("jsonx_wrong:load")) == "jsonx_wrong.py line 4"
+
+
+def test_the_place_of_an_error_without_the_users_code() -> None:
+    with pytest.raises(ValueError, match="Expecting") as raised:
+        json.loads("{")
+    assert find_place(raised.value, "absent").startswith("decoder.py line ")
