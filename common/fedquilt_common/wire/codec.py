@@ -120,6 +120,11 @@ def from_wire(x: NDArray[Any], dtype: str) -> NDArray[Any]:
     return x.astype(np.float32) if dtype == "F16" else x
 
 
+def read_dtype(dtype: str) -> np.dtype[Any]:
+    """Return the dtype of numbers of the safetensors ``dtype`` after ``from_wire``."""
+    return np.dtype(np.float32) if dtype in ("F16", "BF16") else DTYPES[dtype]
+
+
 ONE_PIECE: Final = 1 << 20
 """Bytes of a container up to which it is written and read in one piece."""
 BLOCK: Final = 1 << 16

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.types import Arrays
-from fedquilt_common.wire.codec import wire_dtype
+from fedquilt_common.wire.codec import PackedArrays, read_dtype, wire_dtype
 
 LARGEST: Final = float(np.finfo(np.float32).max)
 """Numbers travel, and are stored, in float32 at most."""
@@ -77,21 +77,32 @@ def is_finite(x: NDArray[Any]) -> bool:
 
 
 def layout_problem(arrays: Arrays, model: Arrays) -> str:
-    """Check that arrays have the names, dtypes and shapes of a model."""
-    if missing := [name for name in model if name not in arrays]:
+    """Check that arrays have the names, dtypes and shapes of a model; no number is read."""
+    found, wanted = _layout(arrays), _layout(model)
+    if missing := [name for name in wanted if name not in found]:
         return f"State.arrays lacks {missing[0]!r}; it has all arrays of the model, or none if there is no global model"
-    if others := [name for name in arrays if name not in model]:
+    if others := [name for name in found if name not in wanted]:
         return f"State.arrays[{others[0]!r}] is no array of the model; put further arrays into State.extra"
-    return next(filter(None, (_one_layout_problem(name, arrays[name], x) for name, x in model.items())), "")
+    return next(
+        (_describe_layout(name, found[name], wanted[name]) for name in wanted if found[name] != wanted[name]), ""
+    )
 
 
-def _one_layout_problem(name: str, x: NDArray[Any], model: NDArray[Any]) -> str:
-    if (x.dtype, x.shape) == (model.dtype, model.shape):
-        return ""
+_Layout = tuple[np.dtype[Any], tuple[int, ...]]
+
+
+def _layout(arrays: Arrays) -> dict[str, _Layout]:
+    """Return dtype and shape of each array; a file is not opened for it."""
+    if isinstance(arrays, PackedArrays):
+        return {name: (read_dtype(dtype), shape) for name, dtype, shape in arrays.layout}
+    return {name: (x.dtype, x.shape) for name, x in arrays.items()}
+
+
+def _describe_layout(name: str, found: _Layout, wanted: _Layout) -> str:
     advice = "return the whole model, in which sub-models are merged"
-    if x.shape == model.shape:
-        advice = f"convert it with `np.asarray(x, np.{model.dtype})`"
+    if found[1] == wanted[1]:
+        advice = f"convert it with `np.asarray(x, np.{wanted[0]})`"
     return (
-        f"State.arrays[{name!r}] is {x.dtype} of shape {x.shape}, the model has {model.dtype} of shape {model.shape}; "
+        f"State.arrays[{name!r}] is {found[0]} of shape {found[1]}, the model has {wanted[0]} of shape {wanted[1]}; "
         f"{advice}"
     )
