@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
 
+from fedquilt_common.errors import AlgorithmError
+from fedquilt_common.wire.messages import CoordinatorPresence
 from fedquilt_common.wire.round_messages import RoundMessage
+from fedquilt_common.wire.topics import Topics
 from fedquilt_server.runs.run import ActiveRun
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.faults.conftest import Player, Stage
 
     from fedquilt_common.algorithm_api import State
@@ -20,16 +26,28 @@ pytestmark = pytest.mark.quick
 
 
 class Examiner:
-    """Evaluates when it may: the accuracy is the number of evaluations so far / 10."""
+    """Evaluates when it may: the accuracy is the number of the round / 10.
+
+    Attributes:
+        may: evaluations wait for it.
+        seconds: what each takes at least.
+        error: is raised by each, if it is not None.
+        states: the mean of the state's first array, by evaluation.
+    """
 
     def __init__(self) -> None:
         self.may = threading.Event()
+        self.seconds = 0.0
+        self.error: Exception | None = None
         self.states: list[float] = []
 
     def evaluation_of(self, state: State, done: int) -> Callable[[], Mapping[str, float]]:
 
         def evaluate() -> Mapping[str, float]:
             assert self.may.wait(20)
+            time.sleep(self.seconds)
+            if self.error is not None:
+                raise self.error
             self.states.append(float(next(iter(state.arrays.values())).mean()))
             return {"accuracy": done / 10}
 
@@ -65,6 +83,49 @@ def test_boards_get_the_next_round_before_the_scores_of_the_last(
     assert [row.evaluated_afterwards for row in stage.rows] == [True, False]
     assert [row.accuracy for row in stage.board.current.history] == [0.1, 0.2]
     assert stage.sha256 == undisturbed
+
+
+@pytest.mark.parametrize(
+    ("seconds", "on_divergence", "overlapped"),
+    [
+        (0.02, "warn", [False, True, False]),  # the first shows how long one takes; no round follows the last
+        (0.0, "warn", [False, False, False]),
+        (0.02, "stop", [False, False, False]),
+    ],
+)
+def test_an_evaluation_overlaps_if_it_takes_long_and_the_next_round_comes_in_any_case(
+    seconds: float,
+    on_divergence: str,
+    overlapped: list[bool],
+    make_stage: Callable[..., Stage],
+    tmp_path: Path,
+    examiner: Examiner,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fedquilt_server.runs.run.OVERLAP_SECONDS", 0.015)
+    examiner.seconds = seconds
+    examiner.may.set()
+    stage = make_stage(tmp_path / "stage", rounds=3)
+    stage.experiment = stage.experiment.model_copy(update={"on_divergence": on_divergence})
+    stage.play()
+    assert [row.evaluated_afterwards for row in stage.rows] == overlapped
+    assert [row.accuracy for row in stage.rows] == [0.1, 0.2, 0.3]
+
+
+def test_an_error_of_an_evaluation_beside_a_round_ends_the_run_with_a_farewell(
+    stage: Stage, examiner: Examiner
+) -> None:
+    examiner.error = AlgorithmError("own.evaluate, round 1: broken")
+    examiner.may.set()
+    with pytest.raises(AlgorithmError, match="round 1: broken"):
+        stage.play()
+    said, _ = stage.broker.retained[Topics("lab").coordinator]
+    assert not CoordinatorPresence.model_validate_json(said).online
+    examiner.error = None
+    stage.forget_answers()
+    with stage.closing(stage.coordinator()) as again:
+        again.execute(stage.offer)
+        assert [row.accuracy for row in again.run.folder.journal.results()] == [0.1, 0.2]
 
 
 class KilledError(BaseException):

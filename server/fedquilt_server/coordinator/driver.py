@@ -36,7 +36,7 @@ from fedquilt_server.round.events import (
 from fedquilt_server.round.exchange import Exchange
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.blob_store import DamagedReplyError
-from fedquilt_server.runs.evaluation import EvaluationCall, OverlappedEvaluation
+from fedquilt_server.runs.evaluation import EvaluationCall, OverlappedEvaluation, evaluate
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.waiting import ranges
@@ -125,8 +125,8 @@ class Driver:
         """Evaluate the last finished round if an earlier process ended before it had."""
         last = self._run.checkpoints.last
         if last.result is not None and last.result.awaits_scores:
-            self._evaluation.start(self._machine.evaluation_of(self._run.checkpoints.read(), last.round))
-            self.take_scores()
+            evaluation = self._machine.evaluation_of(self._run.checkpoints.read(), last.round)
+            self._publish_row(self._run.add_scores(evaluate(evaluation)))
 
     def _replay_events(self) -> DamagedReplyError | None:
         """Handle the events again; returns the first damaged reply, after which no reply and no tick is handled."""

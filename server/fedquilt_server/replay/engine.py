@@ -257,13 +257,13 @@ class Replay:
 
     def _close(self, done: Checkpoint, recorded: StoredCheckpoint | None) -> None:
         """Compare the state after a round, and open the next round from it."""
-        self._compare_scores(done, recorded.result if recorded else None)
         self._write_state(done.state)
+        state = self._read_state()
+        self._compare_scores(done, state, recorded.result if recorded else None)
         if recorded is not None:
             self._compare_state(f"the state after round {done.round}", recorded)
             self._row = self._row.model_copy(update={"state_equal": True})
         counted = MachineSnapshot.decode(done.snapshot).standing.counted
-        state = self._read_state()
         self._wire = self._store.put(state.arrays, self._recording.experiment.wire.down)
         self._downlink.remember(state.arrays, self._wire)
         self._next = self._machine.proceed(state, recorded.at if recorded else done.at)
@@ -272,10 +272,11 @@ class Replay:
         needed = {*self._machine.working.values(), *([self._machine.exchange.id] if self._machine.exchange else [])}
         self._exchanges = {moment: exchange for moment, exchange in self._exchanges.items() if moment in needed}
 
-    def _compare_scores(self, done: Checkpoint, recorded: RoundResult | None) -> None:
+    def _compare_scores(self, done: Checkpoint, state: State, recorded: RoundResult | None) -> None:
+        """Compare the scores of a round; ``state`` was read back from its file."""
         scores: Mapping[str, float] = done.state.scores
         if self._options.evaluate and not scores and self._bench.is_evaluated(done.round):
-            scores = self._machine.evaluation_of(done.state, done.round)()
+            scores = self._machine.evaluation_of(state, done.round)()
         if not scores or recorded is None:
             return
         row = recorded.named_scores  # an earlier version of fedquilt recorded fewer
