@@ -4,34 +4,50 @@ from __future__ import annotations
 
 import re
 import textwrap
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from tests.unit.server.round.test_machine import Driver, asked, labs
 
-import fedquilt
-from fedquilt_common.algorithm_api import Algorithm, Round, State
+from fedquilt_common.algorithm_api import Algorithm, State
 from fedquilt_common.algorithms.fedavg import FedAvg
+from fedquilt_common.user_imports import resolve
 from fedquilt_server.lab.checked_algorithm import CheckedAlgorithm
 from fedquilt_server.round.policy import Policy
 
 GUIDE = Path(__file__).parents[4] / "CONTRIBUTING.md"
 
 
-def printed(method: str) -> Algorithm:
-    """Return FedAvg with the method that the guide prints, with the coordinator's checks around it."""
+HEAD = """from dataclasses import replace
+from fedquilt import *
+from fedquilt_common.algorithm_api import Round
+from fedquilt_common.algorithms.fedavg import FedAvg
+import numpy as np
+class Own(FedAvg):
+"""
+
+Printed = Callable[[str], Algorithm]
+
+
+@pytest.fixture
+def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Printed:
+    """Returns FedAvg with a method that the guide prints, with the coordinator's checks around it."""
     blocks: list[str] = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    (block,) = (one for one in blocks if one.startswith(f"def {method}("))
-    names: dict[str, Any] = {name: getattr(fedquilt, name) for name in fedquilt.__all__}
-    names |= {"Round": Round, "replace": replace, "np": np, "FedAvg": FedAvg}
-    exec(f"class Own(FedAvg):\n{textwrap.indent(block, '    ')}", names)  # noqa: S102 - it is the guide's
-    return CheckedAlgorithm(names["Own"](), "own:Own", dict, "")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def load(method: str) -> Algorithm:
+        (block,) = (one for one in blocks if one.startswith(f"def {method}("))
+        module = f"printed_{method}"
+        (tmp_path / f"{module}.py").write_text(HEAD + textwrap.indent(block, "    "))
+        own = resolve(f"{module}:Own", {}, "algorithm", [module])
+        return CheckedAlgorithm(own(), "own:Own", dict, "")
+
+    return load
 
 
-def test_ages_of_replies_to_tasks_that_go_on() -> None:
+def test_ages_of_replies_to_tasks_that_go_on(printed: Printed) -> None:
     driver = Driver(Policy(rounds=2, clients=3, quorum=1), printed("round"))
     driver.join(0, 0, 1, 2)
     driver.reply(1, 0, value=1.0)
@@ -45,7 +61,7 @@ def test_ages_of_replies_to_tasks_that_go_on() -> None:
     assert driver.value == pytest.approx((2.0 + 0.5 * 8.0) / 1.5)
 
 
-def test_a_metric_of_the_authors_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_metric_of_the_authors_own(printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FedAvg, "evaluate", lambda *_: {"accuracy": 0.5})
     state = State({"w": np.array([3.0, 4.0], np.float32)})
     assert printed("evaluate").evaluate(state, labs(1)(1, {}, 0.0, {})) == {"accuracy": 0.5, "model_norm": 5.0}
