@@ -96,7 +96,7 @@ def scores_problem(scores: object, where: str) -> str:
     """Check scores: those of ``State.scores``, or what ``evaluate`` returned.
 
     Args:
-        scores: should be a mapping of names to numbers; they need not be finite.
+        scores: should be a mapping of names to numbers, which may be infinite or NaN.
         where: names them for the message.
     """
     if not isinstance(scores, Mapping):

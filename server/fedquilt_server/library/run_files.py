@@ -53,6 +53,7 @@ class BoardRow(BaseModel):
     agent: str
     kind: str = "generic"
     cores: int = 0
+    clients: int = 0
     power_source: str = ""
     joules: float | None = None
 

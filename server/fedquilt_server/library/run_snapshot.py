@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.experiment.sections import Budget
@@ -19,7 +19,7 @@ from fedquilt_common.files.file_stamp import stamp
 from fedquilt_server.history.history import COVERAGE, EVENTS, EVENTS_KEPT, REPLIES, ROUNDS_KEPT
 from fedquilt_server.history.log_files import read_events
 from fedquilt_server.library.recorded_run import ESTIMATE_NOTES, RecordedRun, RecordedStatus, read_run
-from fedquilt_server.library.run_files import BOARDS, iterate_latest_rows, read_coverage
+from fedquilt_server.library.run_files import BOARDS, BoardRow, iterate_latest_rows, read_coverage
 from fedquilt_server.status.agent_list import MOST_SHOWN
 from fedquilt_server.status.budget import BudgetMeter, BudgetUse
 from fedquilt_server.status.console import printable
@@ -36,15 +36,6 @@ _PHASES: Final[dict[RecordedStatus, RunPhase]] = {
 }  # fmt: skip
 _PARTS: Final = {BOARDS: "boards", REPLIES: "timeline", EVENTS: "events"}
 """Files that every run has, and the part of the page that shows them."""
-
-
-class ClientCount(BaseModel):
-    """How many clients a board hosted, in ``boards.csv``."""
-
-    model_config = ConfigDict(frozen=True)
-
-    agent: str
-    clients: int = 0
 
 
 def read_snapshot(folder: Path) -> Snapshot:
@@ -100,7 +91,7 @@ def _read_boards(folder: Path, replies: Sequence[ReplyRow], notes: list[str]) ->
     clients = _clients_of(replies)
     rows = iterate_latest_rows(folder / BOARDS, BoardStatus, notes, without=("clients",))  # only their number
     found = {row.agent: row for row in islice(rows, MOST_SHOWN)} or {name: BoardStatus(agent=name) for name in clients}
-    counts = {row.agent: row.clients for row in iterate_latest_rows(folder / BOARDS, ClientCount, [])}
+    counts = {row.agent: row.clients for row in iterate_latest_rows(folder / BOARDS, BoardRow, [])}
     return [_with_clients(found[name], clients.get(name, []), counts.get(name, 0)) for name in sorted(found)]
 
 

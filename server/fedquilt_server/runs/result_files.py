@@ -70,29 +70,9 @@ def round_result(
     Raises:
         AlgorithmError: a value of ``State.report`` that has a field of its own is not of the field's type.
     """
-    try:
-        return _make_row(done, watch, now, traffic, model_bytes, scores)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = ".".join(map(str, first["loc"]))
-        raise AlgorithmError(
-            f"round {done.round}: State.report cannot have {name} = {first['input']!r}: {first['msg']}. It has "
-            f"a field of its own in result.json. Correct it, or choose another name than {first['loc'][0]!r}, and run "
-            "the same command again to resume (`fedquilt coordinator` with --resume)"
-        ) from None
-
-
-def _make_row(
-    done: Checkpoint,
-    watch: Stopwatch,
-    now: float,
-    traffic: Traffic,
-    model_bytes: int,
-    scores: Mapping[str, float] | None,
-) -> RoundResult:
     tally, report = done.tally, done.state.report
     seconds = max(0.0, now - tally.opened_at)
-    return RoundResult(
+    fields = dict[str, Any](
         round=done.round,
         seconds=seconds,
         train_seconds=tally.train_seconds,
@@ -124,6 +104,21 @@ def _make_row(
         central_privacy=report.get("central_privacy"),
         **_label_fields(watch.labels.by_client()),
         **score_fields(scores or {}),
+    )
+    try:
+        return RoundResult.model_validate(fields)
+    except ValidationError as error:
+        raise _report_error(done.round, error) from None
+
+
+def _report_error(round: int, error: ValidationError) -> AlgorithmError:
+    """Make the error for a value of ``State.report`` that a field of the row cannot have."""
+    first = error.errors(include_url=False)[0]
+    name = ".".join(map(str, first["loc"]))
+    return AlgorithmError(
+        f"round {round}: State.report cannot have {name} = {first['input']!r}: {first['msg']}. It has a field of its "
+        f"own in result.json. Correct it, or choose another name than {first['loc'][0]!r}, and run the same command "
+        "again to resume (`fedquilt coordinator` with --resume)"
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedquilt_server.status.coverage import Coverage, LayerCoverage
 from fedquilt_server.status.units import number, percent
@@ -22,10 +22,14 @@ class ThinLayer(LayerCoverage):
     most: int | None = Field(description="the most replies that trained a channel")
 
 
-class ThinCoverage(Coverage):
+class ThinCoverage(BaseModel):
     """The coverage of all layers with a limited number of counts."""
 
-    layers: list[ThinLayer]  # type: ignore[assignment]
+    model_config = ConfigDict(frozen=True)
+
+    rounds: int = Field(description="rounds that are counted")
+    replies: dict[str, int] = Field(description="agent -> its replies that are counted")
+    layers: list[ThinLayer]
 
 
 def thin_coverage(coverage: Coverage, channels: int) -> ThinCoverage:
