@@ -116,6 +116,7 @@ class A:
 # may import from. A room that needs another one gets a line here, and the graph must stay free of cycles.
 COMMON = {
     "errors": "",
+    "error_messages": "",
     "seeds": "",
     "stored_samples": "",
     "types": "stored_samples",
@@ -155,7 +156,7 @@ COMMON = {
     "private_memory": "types",
     "training_jobs": "files types wire",
     "completion": "",
-    "cli": "completion errors",
+    "cli": "completion error_messages errors",
 }
 SERVER = {
     "round": "",

@@ -88,17 +88,17 @@ def layout_problem(arrays: Arrays, model: Arrays) -> str:
     )
 
 
-_Layout = tuple[np.dtype[Any], tuple[int, ...]]
+_ArrayLayout = tuple[np.dtype[Any], tuple[int, ...]]
 
 
-def _layout(arrays: Arrays) -> dict[str, _Layout]:
+def _layout(arrays: Arrays) -> dict[str, _ArrayLayout]:
     """Return dtype and shape of each array; a file is not opened for it."""
     if isinstance(arrays, PackedArrays):
         return {name: (read_dtype(dtype), shape) for name, dtype, shape in arrays.layout}
     return {name: (x.dtype, x.shape) for name, x in arrays.items()}
 
 
-def _describe_layout(name: str, found: _Layout, wanted: _Layout) -> str:
+def _describe_layout(name: str, found: _ArrayLayout, wanted: _ArrayLayout) -> str:
     advice = "return the whole model, in which sub-models are merged"
     if found[1] == wanted[1]:
         advice = f"convert it with `np.asarray(x, np.{wanted[0]})`"
