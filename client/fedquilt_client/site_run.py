@@ -26,6 +26,7 @@ from fedquilt_common.errors import DamagedTransferError, ProtocolError
 from fedquilt_common.types import ExchangeId
 from fedquilt_common.wire.chunks import ChunkHeader
 from fedquilt_common.wire.messages import FailedMessage, MissingMessage, Outcome, ReceiptMessage
+from fedquilt_common.wire.not_taken import NotTakenError
 from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Address, Topics
 from fedquilt_common.wire.transport import MqttMessage, Transport
@@ -55,15 +56,6 @@ class _Settlement:
     def again(self) -> Outcome:
         """The outcome that a board gets that asks again."""
         return "duplicate" if self.outcome == "accepted" else self.outcome
-
-
-class _NotTakenError(Exception):
-    """A transfer that cannot be taken, with its outcome and reason; ``final`` is False if it can be later."""
-
-    def __init__(self, outcome: Outcome, reason: str, *, final: bool = False) -> None:
-        super().__init__(reason)
-        self.outcome: Outcome = outcome
-        self.final = final
 
 
 class SiteRun:
@@ -203,7 +195,7 @@ class SiteRun:
         header = ChunkHeader.decode(message.header)
         try:
             self._take_chunk(address, header, message.payload)
-        except _NotTakenError as refusal:
+        except NotTakenError as refusal:
             if header.index == header.count - 1:  # once per transfer, not once per chunk
                 self._inboxes.answer(address, header.digest, refusal.outcome, str(refusal), final=refusal.final)
         except DamagedTransferError as error:
@@ -219,7 +211,7 @@ class SiteRun:
 
     def _take_chunk(self, address: Address, header: ChunkHeader, payload: bytes) -> None:
         if (reason := self._boards.refusal(address.agent, address.client)) != "":
-            raise _NotTakenError("rejected", reason)
+            raise NotTakenError("rejected", reason, final=False)
         is_last = header.index == header.count - 1
         if header.digest in self._held or header.digest in self._outcomes:
             return self._answer_probe(address, header.digest) if is_last else None
@@ -227,7 +219,7 @@ class SiteRun:
         if task.id in self._digests:
             self._refuse_another(self._digests[task.id])
         if self._refused[address.agent] >= MOST_REFUSED:
-            raise _NotTakenError("rejected", f"{MOST_REFUSED} replies of {address.agent} were refused", final=True)
+            raise NotTakenError("rejected", f"{MOST_REFUSED} replies of {address.agent} were refused", final=True)
         blob = self._intake.take(address, header, payload, task)
         if blob is not None:
             self._accept(address, task, self._intake.commit(blob, task))
@@ -239,23 +231,25 @@ class SiteRun:
         """Return the task that a reply answers.
 
         Raises:
-            _NotTakenError: there is none, or not yet.
+            NotTakenError: there is none, or not yet.
         """
         exchange = address.round, address.exchange
         task = self._tasks.get((address.client, exchange))
         if task is not None:
             return task
         if digest in self._past:
-            raise _NotTakenError(self._past[digest].again, self._past[digest].reason, final=True)
+            raise NotTakenError(self._past[digest].again, self._past[digest].reason, final=True)
         if self.round is not None and exchange < self.round.id:
-            raise _NotTakenError("late", f"round {address.round}, exchange {address.exchange} is closed", final=True)
-        raise _NotTakenError("rejected", f"the relay has no task of client {address.client} in round {address.round}")
+            raise NotTakenError("late", f"round {address.round}, exchange {address.exchange} is closed", final=True)
+        raise NotTakenError(
+            "rejected", f"the relay has no task of client {address.client} in round {address.round}", final=False
+        )
 
     def _refuse_another(self, digest: str) -> None:
         """Refuse a reply to a task that another one answers."""
         if digest in self._outcomes:
-            raise _NotTakenError("duplicate", "a reply of this client has been counted", final=True)
-        raise _NotTakenError("rejected", "another reply of this client is on its way")
+            raise NotTakenError("duplicate", "a reply of this client has been counted", final=True)
+        raise NotTakenError("rejected", "another reply of this client is on its way", final=False)
 
     def _accept(self, address: Address, task: OpenTask, stored: StoredReply) -> None:
         """Add a reply up or send it, if it speaks for clients of its board only."""

@@ -21,6 +21,7 @@ from fedquilt_common.types import ClientId, ExchangeId
 from fedquilt_common.wire.chunks import Assembly, Blob, ChunkHeader, read_whole
 from fedquilt_common.wire.codec import BytesArrays, FileArrays, PackedArrays
 from fedquilt_common.wire.messages import Outcome
+from fedquilt_common.wire.not_taken import NotTakenError
 from fedquilt_common.wire.topics import Address
 from fedquilt_common.wire.transport import MqttMessage
 from fedquilt_server.coordinator.expected_replies import ExpectedReply, check_announced, check_reply
@@ -52,15 +53,6 @@ class Transfer:
     address: Address
     assembly: Assembly
     last_chunk_at: float
-
-
-class _RefusalError(Exception):
-    """A transfer that cannot count, with its outcome and reason; ``final`` is False if it may count later."""
-
-    def __init__(self, outcome: Outcome, reason: str, *, final: bool = True) -> None:
-        super().__init__(reason)
-        self.outcome = outcome
-        self.final = final
 
 
 class Uplink:
@@ -164,7 +156,7 @@ class Uplink:
         header = ChunkHeader.decode(message.header)
         try:
             self._take_chunk(address, header, message.payload)
-        except _RefusalError as refusal:
+        except NotTakenError as refusal:
             if header.index == header.count - 1:  # once per transfer, not once per chunk
                 self._refuse(address, header.digest, refusal.outcome, str(refusal), final=refusal.final)
         except DamagedTransferError as error:
@@ -221,11 +213,11 @@ class Uplink:
         if client not in self._expected:
             self.flush()  # the client may have replied, and its reply may have closed the exchange
         if not self._relays.may_send(address.agent, client):
-            raise _RefusalError("rejected", f"{self._relays.refusal(address.agent)} client {client}", final=False)
+            raise NotTakenError("rejected", f"{self._relays.refusal(address.agent)} client {client}", final=False)
         expected = self._expected.get(client)
         if expected is None or expected.exchange != (address.round, address.exchange):
             outcome, reason = machine.judge(client, address.round, address.exchange)
-            raise _RefusalError(outcome, reason, final=outcome != "rejected")  # the exchange may open later
+            raise NotTakenError(outcome, reason, final=outcome != "rejected")  # the exchange may open later
         return expected
 
     def _accept(self, address: Address, digest: str, members: Sequence[SumMember]) -> None:
