@@ -155,6 +155,7 @@ COMMON = {
     "doctor": "broker_options errors experiment learning_tasks training types wire",
     "private_memory": "types",
     "training_jobs": "files types wire",
+    "worker_lines": "training_jobs",
     "completion": "",
     "cli": "completion error_messages errors",
 }

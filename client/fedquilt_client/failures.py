@@ -14,7 +14,9 @@ from fedquilt_common.errors import (
     SliceError,
 )
 from fedquilt_common.training.out_of_memory import is_out_of_memory
-from fedquilt_common.training_jobs import DECLINED, DISK_FAILURE
+from fedquilt_common.worker_lines import DamagedLine, FailedLine, MemoryLine
+
+FailureLine = DamagedLine | FailedLine | MemoryLine
 
 _TELL_NOTHING: Final = (ExperimentError, PackageMissingError, RunFolderError, SliceError)
 """Errors whose texts depend on the experiment and the board's files, not on the values of samples."""
@@ -24,26 +26,28 @@ class DamagedInputError(Exception):
     """A patch or a private memory on disk does not have its digest."""
 
 
-def describe_failure(error: Exception, *, private: bool = False) -> dict[str, str]:
-    """Return the event that reports an error to the agent.
+def describe_failure(number: int, error: Exception, *, private: bool = False) -> FailureLine:
+    """Return the line that reports an error to the agent.
 
     Args:
+        number: of the job.
         error: what happened.
         private: the client trains with differential privacy. Then only errors leave the board that tell nothing of its
             samples; the agent's log has the others.
     """
     if isinstance(error, DamagedInputError):
-        return {"event": "damaged", "path": str(error)}
+        return DamagedLine(number=number, path=str(error))
     if is_out_of_memory(error):
-        return {"event": "memory"}
+        return MemoryLine(number=number)
     if isinstance(error, OSError):
-        return {"event": "failed", "reason": str(error), "cause": DISK_FAILURE}
+        return FailedLine(number=number, reason=str(error), cause="disk")
     if isinstance(error, PrivacyBudgetError):
-        return {"event": "failed", "reason": str(error), "cause": DECLINED}
+        return FailedLine(number=number, reason=str(error), cause="declined")
     if private and not isinstance(error, _TELL_NOTHING):
         traceback.print_exception(error)
-        return {"event": "failed", "reason": f"{type(error).__name__}: the log of the board's agent says more"}
+        reason = f"{type(error).__name__}: the log of the board's agent says more"
+        return FailedLine(number=number, reason=reason)
     if isinstance(error, FedquiltError):
-        return {"event": "failed", "reason": str(error)}
+        return FailedLine(number=number, reason=str(error))
     traceback.print_exception(error)  # a bug: the traceback goes into the agent's log
-    return {"event": "failed", "reason": f"{type(error).__name__}: {error}"}
+    return FailedLine(number=number, reason=f"{type(error).__name__}: {error}")

@@ -44,6 +44,17 @@ from fedquilt_common.training_jobs import Job
 from fedquilt_common.wire.codec import PackedArrays, open_arrays, pack_arrays, write_arrays
 from fedquilt_common.wire.messages import ReplyHeader, RunMessage
 from fedquilt_common.wire.round_messages import SliceMessage
+from fedquilt_common.worker_lines import (
+    CancelledLine,
+    CancelLine,
+    DoneLine,
+    EnergyLine,
+    ProcessLine,
+    ProgressLine,
+    TrainedLine,
+    TrainingLine,
+    parse_agent_line,
+)
 
 if TYPE_CHECKING:
     from fedquilt_client.context import TaskContext
@@ -86,8 +97,8 @@ class Worker:
         self._run_file: tuple[Path, int] | None = None
         self._intact: dict[Path, FileStamp | None] = {}
         self.cancelled: set[int] = set()
-        self.energies: queue.SimpleQueue[tuple[int, float | None] | None] = queue.SimpleQueue()
-        """Answers to the event ``trained``: the job's number, and the joules if they are known; None ends them."""
+        self.energies: queue.SimpleQueue[EnergyLine | None] = queue.SimpleQueue()
+        """Answers to each ``TrainedLine``; None ends them."""
         self._began = self._joules = 0.0
         self._memory_at, self._free = -math.inf, 0
         self._opened: tuple[tuple[Path, FileStamp | None], PackedArrays] | None = None
@@ -100,12 +111,12 @@ class Worker:
             result = self._work(job)
             if time.monotonic() - began >= QUICK_SECONDS:
                 trim_heap()
-            self._emit(job.number, "done", **result)
+            self._emit(result)
         except Exception as error:
             if job.number in self.cancelled:  # its patches may be deleted already, so the error is no failure
-                self._emit(job.number, "cancelled")
+                self._emit(CancelledLine(number=job.number))
             else:
-                self._emit(job.number, **describe_failure(error, private=self._is_private(job)))
+                self._emit(describe_failure(job.number, error, private=self._is_private(job)))
         finally:
             release_gpu_cache()
 
@@ -114,15 +125,14 @@ class Worker:
         known = self._run_file is not None and self._run_file[0] == job.run_file
         return known and self._board.experiment.variant(job.client).privacy is not None
 
-    def _emit(self, number: int, event: str, **fields: object) -> None:
+    def _emit(self, line: ProcessLine) -> None:
         try:
-            self._out.write(json.dumps({"number": number, "event": event, **fields}) + "\n")
+            self._out.write(line.model_dump_json() + "\n")
             self._out.flush()
         except BrokenPipeError:
             os._exit(1)  # the agent has ended, so there is nobody to report this to either
 
-    def _work(self, job: Job) -> dict[str, object]:
-        """Do one job; returns the fields of ``JobFinished`` besides the job and its time."""
+    def _work(self, job: Job) -> DoneLine:
         if self._is_scarce(job):
             return_freed_memory(TRAINING)
         else:
@@ -139,17 +149,17 @@ class Worker:
         blob = write_reply(job, done.reply.arrays, board.experiment.wire.up, done.header)
         if memory is not None or job.memory is not None:
             sync(job.reply)  # a reply without memory can be trained again after a power cut
-        spent = ctx.spending()
-        return {
-            "digest": blob.digest,
-            "size": blob.size,
-            "memory": memory,
-            "head": blob.head,
-            "memoryless": board.is_memoryless and memory is None,
-            "spent": None if spent is None else spent.model_dump(),
-        }
+        return DoneLine(
+            number=job.number,
+            digest=blob.digest,
+            size=blob.size,
+            memory=memory,
+            head=blob.head,
+            memoryless=board.is_memoryless and memory is None,
+            spent=ctx.spending(),
+        )
 
-    def _do_together(self, job: Job, board: Any) -> dict[str, object]:
+    def _do_together(self, job: Job, board: Any) -> DoneLine:
         """Do the tasks of a joint job, as many as its time allows, and write the sum of their replies."""
         from fedquilt_common.partial_sums.members import SumMember
 
@@ -169,7 +179,7 @@ class Worker:
             members.append(SumMember(client, fingerprint, done.header.weight, done.header.metrics))
             replies.append(pack_arrays(done.reply.arrays, board.experiment.wire.up))
         blob = write_joint_reply(job, board.run.run, members, replies, self._open(job.patches[0].path))
-        return {"digest": blob.digest, "size": blob.size, "memoryless": True, "done": len(members)}
+        return DoneLine(number=job.number, digest=blob.digest, size=blob.size, memoryless=True, done=len(members))
 
     def _do_task(self, job: Job, board: Any) -> _DoneTask:
         """Do the task of one client."""
@@ -189,7 +199,7 @@ class Worker:
             job.memory.path if job.memory else None,
             lambda: _capacity(job),
             self._progress(job.number),
-            lambda need: self._emit(job.number, "training", need=need),
+            lambda need: self._emit(TrainingLine(number=job.number, need=need)),
             job.fitting,
             job.data,
             job,
@@ -221,10 +231,10 @@ class Worker:
 
     def _ask_for_energy(self, job: Job) -> float | None:
         """Ask the agent for the joules of the job up to now; None if it does not know."""
-        self._emit(job.number, "trained")
+        self._emit(TrainedLine(number=job.number))
         while (answer := self.energies.get()) is not None:
-            if answer[0] == job.number:  # one to a job that was cancelled may be left
-                return answer[1]
+            if answer.energy == job.number:  # one to a job that was cancelled may be left
+                return answer.joules
         return None
 
     def _is_scarce(self, job: Job) -> bool:
@@ -282,7 +292,7 @@ class Worker:
                 raise _CancelledError
             if time.monotonic() - last >= PROGRESS_SECONDS:
                 last = time.monotonic()
-                self._emit(number, "progress", value=fraction)
+                self._emit(ProgressLine(number=number, value=fraction))
 
         return report
 
@@ -346,16 +356,16 @@ def _next_job(jobs: queue.SimpleQueue[Job | None]) -> Job | None:
 
 
 def _read(lines: TextIO, jobs: queue.SimpleQueue[Job | None], worker: Worker) -> None:
-    """Read lines: a line is a job, or it has ``cancel`` or ``energy`` and the number of one; None ends the jobs."""
+    """Read the agent's lines until the last one; None ends the jobs."""
     for line in lines:
         if not line.endswith("\n"):
             break  # the agent was killed while it wrote
         if line.startswith('{"number"'):  # a job, whose first field this is: parsing it twice would take longer
             jobs.put(Job.model_validate_json(line))
-        elif "cancel" in (message := json.loads(line)):
-            worker.cancelled.add(message["cancel"])
+        elif isinstance(message := parse_agent_line(line), CancelLine):
+            worker.cancelled.add(message.cancel)
         else:
-            worker.energies.put((message["energy"], message["joules"]))
+            worker.energies.put(message)
     worker.energies.put(None)
     jobs.put(None)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import json
 import logging
 import math
 import signal
@@ -13,13 +12,27 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from fedquilt_client.capacity import oom_kills
 from fedquilt_client.energy import EnergyMeter
 from fedquilt_client.worker_process import WorkerProcess, start_worker
 from fedquilt_common.experiment.agent_config import IDLE_SECONDS
-from fedquilt_common.training_jobs import DECLINED, DISK_FAILURE, Job, Spending
+from fedquilt_common.training_jobs import Job, Spending
+from fedquilt_common.worker_lines import (
+    CancelledLine,
+    CancelLine,
+    DamagedLine,
+    DoneLine,
+    EnergyLine,
+    FailedLine,
+    LastLine,
+    MemoryLine,
+    ProgressLine,
+    TrainedLine,
+    TrainingLine,
+    parse_process_line,
+)
 
 log = logging.getLogger(__name__)
 
@@ -188,7 +201,7 @@ class WorkerPool:
         for slot in self._slots:
             if slot.job is not None and slot.leaving_since is None and unwanted(slot.job):
                 slot.leaving_since = time.monotonic()
-                slot.write(json.dumps({"cancel": slot.job.number}))
+                slot.write(CancelLine(cancel=slot.job.number).model_dump_json())
 
     def repair(self) -> None:
         """End workers that do not answer or have nothing to do, and start jobs whose pause is over."""
@@ -231,28 +244,32 @@ class WorkerPool:
         slot = self._slots[number]
         if slot.process is not process:
             return  # the last line of a killed process may be cut
-        message = json.loads(line)
-        if slot.job is None or message["number"] != slot.job.number:
+        message = parse_process_line(line)
+        if slot.job is None or message.number != slot.job.number:
             return
-        if message["event"] == "training":
-            slot.need = int(message["need"])
-        elif message["event"] == "trained":
-            joules = self._meter.share(slot.job.number) if self._meter is not None else None
-            slot.write(json.dumps({"energy": slot.job.number, "joules": joules}))
-        elif message["event"] != "progress":
-            self._end_job(slot, slot.job, message)
-        elif slot.leaving_since is None:
-            self._on_event(JobProgress(slot.job, float(message["value"])))
+        match message:
+            case TrainingLine():
+                slot.need = message.need
+            case TrainedLine():
+                joules = self._meter.share(slot.job.number) if self._meter is not None else None
+                slot.write(EnergyLine(energy=slot.job.number, joules=joules).model_dump_json())
+            case ProgressLine():
+                if slot.leaving_since is None:
+                    self._on_event(JobProgress(slot.job, message.value))
+            case _:
+                self._end_job(slot, slot.job, message)
 
-    def _end_job(self, slot: _WorkerSlot, job: Job, message: dict[str, Any]) -> None:
+    def _end_job(self, slot: _WorkerSlot, job: Job, last: LastLine) -> None:
         cancelled, need = slot.leaving_since is not None, slot.need
         seconds = time.monotonic() - slot.began if slot.loaded == job.run_file else None
         slot.loaded = job.run_file
         self._free(slot)
-        waits = not cancelled and message.get("cause") == DISK_FAILURE and self._pause(job, str(message["reason"]))
+        waits = False
+        if isinstance(last, FailedLine) and last.cause == "disk" and not cancelled:
+            waits = self._pause(job, last.reason)
         self._feed()
         if not (cancelled or waits):
-            self._on_event(_outcome(job, message, need, seconds))
+            self._on_event(_outcome(job, last, need, seconds))
 
     def _pause(self, job: Job, reason: str) -> bool:
         """Start a job again later, because the disk may work by then; returns False if it has failed too often."""
@@ -348,16 +365,18 @@ class WorkerPool:
             process.kill()
 
 
-def _outcome(job: Job, message: dict[str, Any], need: int, seconds: float | None) -> JobEvent:
-    """Return the event for the last line about a job."""
-    if message["event"] == "done":
-        spent = Spending.model_validate(message["spent"]) if message.get("spent") is not None else None
-        return JobFinished(
-            job, message["digest"], message["size"], message.get("memory"), message.get("head", 0), spent, seconds,
-            message["memoryless"], message.get("done", 0),
-        )  # fmt: skip
-    if message["event"] == "memory":
-        return JobOutOfMemory(job, need) if need else JobFailed(job, "out of memory")
-    if message["event"] == "damaged":
-        return JobInputDamaged(job, Path(message["path"]))
-    return JobFailed(job, str(message["reason"]), message.get("cause") == DECLINED)
+def _outcome(job: Job, last: LastLine, need: int, seconds: float | None) -> JobEvent:
+    """Return the event for the last line about a job that was not cancelled."""
+    match last:
+        case DoneLine():
+            return JobFinished(
+                job, last.digest, last.size, last.memory, last.head, last.spent, seconds, last.memoryless, last.done
+            )
+        case MemoryLine():
+            return JobOutOfMemory(job, need) if need else JobFailed(job, "out of memory")
+        case DamagedLine():
+            return JobInputDamaged(job, Path(last.path))
+        case FailedLine():
+            return JobFailed(job, last.reason, last.cause == "declined")
+        case CancelledLine():
+            return JobFailed(job, "it was cancelled")

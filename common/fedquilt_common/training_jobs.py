@@ -1,6 +1,6 @@
 """The jobs that a training process does, and how it is started; an agent and a replay start such processes.
 
-A job is one JSON line on the standard input of the process. Its events are JSON lines on the standard output.
+A job is one JSON line on the standard input of the process. ``worker_lines.py`` has the other lines.
 """
 
 from __future__ import annotations
@@ -20,11 +20,6 @@ from fedquilt_common.types import ExchangeId, Scalar
 from fedquilt_common.wire.chunks import digest_file
 from fedquilt_common.wire.round_messages import SliceMessage
 
-DISK_FAILURE: Final = "disk"
-"""``cause`` of a job's failure if a file could not be read or written: the same job may succeed later."""
-DECLINED: Final = "declined"
-"""``cause`` of a job's failure if the client's privacy budget, or its board's owner, does not allow it: the client does
-no task of the run any more."""
 _WORKER: Final = "fedquilt_client.worker"
 AGENT_MODULES: Final = ("fedquilt_client.cli",)
 """What every agent imports."""
@@ -131,8 +126,7 @@ class Job(BaseModel):
         members: client and fingerprint of each task of a joint job, whose ``client`` is the first of them: it writes
             the sum of their replies. Empty: the job is for one client.
         measured: whether the reply carries what the training took.
-        metered: whether its energy may be known. The process asks for that of a long job with the event ``trained``,
-            and waits for ``{"energy": number, "joules": ...}``.
+        metered: whether its energy may be known. The process asks for that of a long job with a ``TrainedLine``.
         watts: the job's share of the board's power when it began, from which the energy of a short one follows; None:
             unknown.
     """

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import queue
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import IO, Any, Final, TypeVar, cast
+from typing import IO, Final, TypeVar, cast
 
 from fedquilt_common.errors import RunFailedError
 from fedquilt_common.training_jobs import Job, worker_command, worker_environment
+from fedquilt_common.worker_lines import DamagedLine, DoneLine, FailedLine, LastLine, MemoryLine, parse_process_line
 
 POLL_SECONDS: Final = 0.2
 T = TypeVar("T")
@@ -49,13 +49,13 @@ class TrainingProcess:
             raise ReplayStoppedError
         process = self._process = self._process or self._start()
         try:
-            message = _exchange(process, job)
+            last = _exchange(process, job)
         except (OSError, ValueError):
-            message = {"event": "failed", "reason": f"the training process ended with exit code {process.wait()}"}
-        if message["event"] == "done":
-            return FinishedJob(job, message["memory"])
-        reason = {"memory": "out of memory: try fewer --workers", "damaged": f"{message.get('path')} is damaged"}
-        why = reason.get(message["event"], message.get("reason", message["event"]))
+            reason = f"the training process ended with exit code {process.wait()}"
+            last = FailedLine(number=job.number, reason=reason)
+        if isinstance(last, DoneLine):
+            return FinishedJob(job, last.memory)
+        why = _describe_failure(last)
         raise RunFailedError(f"client {job.client}, round {job.round}: its reply cannot be made again: {why}")
 
     def _start(self) -> subprocess.Popen[str]:
@@ -82,8 +82,20 @@ class TrainingProcess:
                     cast(IO[str], pipe).close()
 
 
-def _exchange(process: subprocess.Popen[str], job: Job) -> dict[str, Any]:
-    """Send a job; returns the last message about it.
+def _describe_failure(last: LastLine) -> str:
+    match last:
+        case MemoryLine():
+            return "out of memory: try fewer --workers"
+        case DamagedLine():
+            return f"{last.path} is damaged"
+        case FailedLine():
+            return last.reason
+        case _:
+            return last.event
+
+
+def _exchange(process: subprocess.Popen[str], job: Job) -> LastLine:
+    """Send a job; returns the last line about it.
 
     Raises:
         OSError: the process has ended; or ValueError, if it ended within a line.
@@ -93,9 +105,9 @@ def _exchange(process: subprocess.Popen[str], job: Job) -> dict[str, Any]:
     process.stdin.write(job.model_dump_json() + "\n")
     process.stdin.flush()
     for line in process.stdout:
-        message: dict[str, Any] = json.loads(line)
-        if message["number"] == job.number and message["event"] not in ("progress", "training"):
-            return message
+        found = parse_process_line(line)
+        if found.number == job.number and isinstance(found, LastLine):
+            return found
     raise BrokenPipeError
 
 

@@ -18,6 +18,7 @@ from fedquilt_client.reports import MOST_NOTICES, NOTICE_SECONDS, NoticeLimit
 from fedquilt_client.worker import Worker
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_common.wire.messages import MAX_METRICS, REPLY_KEY, NoticeMessage, ReplyHeader, Telemetry
+from fedquilt_common.worker_lines import EnergyLine
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Host, Kit, Peer
@@ -85,8 +86,8 @@ def do(job: Any, joules: float | None) -> dict[str, float]:
     """Return the metrics of the reply to a job, whose energy the agent answers."""
     out = io.StringIO()
     worker = Worker(out)
-    worker.energies.put((job.number + 1, 99.0))  # an answer to another job
-    worker.energies.put((job.number, joules))
+    worker.energies.put(EnergyLine(energy=job.number + 1, joules=99.0))  # an answer to another job
+    worker.energies.put(EnergyLine(energy=job.number, joules=joules))
     worker.do(job)
     events = [json.loads(line)["event"] for line in out.getvalue().splitlines()]
     assert events == ["trained", "done"]

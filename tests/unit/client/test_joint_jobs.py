@@ -28,6 +28,7 @@ from fedquilt_common.training_jobs import Job
 from fedquilt_common.wire.codec import open_arrays
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, SumHeader
 from fedquilt_common.wire.round_messages import PatchMessage, RoundMessage, TaskMessage
+from fedquilt_common.worker_lines import EnergyLine
 
 MEMBERS = [(client, f"{client}" * 16) for client in (0, 2, 3)]
 
@@ -98,7 +99,7 @@ def test_each_member_has_the_energy_of_its_own_task(kit: Kit) -> None:
     out = io.StringIO()
     process = Worker(out)
     for total in (2.0, 5.0, 5.5):
-        process.energies.put((job.number, total))
+        process.energies.put(EnergyLine(energy=job.number, joules=total))
     process.do(job)
     asked = [line for line in map(json.loads, out.getvalue().splitlines()) if line["event"] == "trained"]
     assert len(asked) == 3

@@ -15,7 +15,6 @@ from fedquilt_client.current_run import commit_finished
 from fedquilt_common.privacy.accountant import epsilon_of
 from fedquilt_common.privacy.ledger import SUFFIX, read_ledger
 from fedquilt_common.privacy.noise_key import KEY_VARIABLE
-from fedquilt_common.training_jobs import DECLINED
 from fedquilt_common.wire.codec import FileArrays
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def board(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[PrivateBoard]:
 def decline(board: PrivateBoard, limit: float, name: str = "run-1", **changes: Any) -> str:
     """Return why the board declines a task of an experiment."""
     told = do(board.job(board.run(name, **changes), max_epsilon=limit))
-    assert (told["event"], told["cause"]) == ("failed", DECLINED)
+    assert (told["event"], told["cause"]) == ("failed", "declined")
     return str(told["reason"])
 
 

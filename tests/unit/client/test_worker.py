@@ -29,7 +29,7 @@ from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.training.learner import TorchLearner
-from fedquilt_common.training_jobs import DISK_FAILURE, CheckedFile, Job
+from fedquilt_common.training_jobs import CheckedFile, Job
 from fedquilt_common.wire.chunks import digest_file
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RunMessage
@@ -156,7 +156,7 @@ def test_an_input_that_cannot_be_read_is_a_failure_of_the_disk(kit: Kit, name: s
     job = kit.job(kit.run())
     unreadable, missing = CheckedFile(kit.folder, "0" * 64), CheckedFile(kit.folder / "missing", "0" * 64)
     event = do(job.model_copy(update={name: unreadable if name == "memory" else [unreadable]}))
-    assert (event["event"], event["cause"]) == ("failed", DISK_FAILURE)
+    assert (event["event"], event["cause"]) == ("failed", "disk")
     assert "Is a directory" in event["reason"]
     event = do(job.model_copy(update={name: missing if name == "memory" else [missing]}))
     assert (event["event"], event["path"]) == ("damaged", str(missing.path))
