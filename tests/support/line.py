@@ -25,32 +25,41 @@ class Line:
         self._target = target
         self._open, self._pairs = True, set[tuple[socket.socket, socket.socket]]()
         self._lock = threading.Lock()
-        self._server = socket.create_server((HOST, 0))
+        self._server = self._listen(0)
         self.port: int = self._server.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
 
     @contextlib.contextmanager
     def cut(self) -> Iterator[None]:
-        """Reset all connections, and refuse new ones during the block."""
+        """Reset all connections, and refuse new ones during the block.
+
+        Nothing listens then: the broker of a site with Mosquitto 2.0.11 may turn in a loop without end if its
+        connection is accepted first, and reset in the handshake.
+        """
+        self.close()
+        yield
+        with self._lock:
+            self._server, self._open = self._listen(self.port), True
+
+    def close(self) -> None:
+        """Stop listening and reset all connections."""
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)  # a thread that accepts would keep it open
+        self._server.close()
         with self._lock:
             self._open = False
             pairs, self._pairs = self._pairs, set()
         for pair in pairs:
             _reset(*pair)
-        yield
-        with self._lock:
-            self._open = True
 
-    def close(self) -> None:
-        """Stop listening and reset all connections."""
-        self._server.close()
-        with contextlib.suppress(OSError), self.cut():
-            pass
+    def _listen(self, port: int) -> socket.socket:
+        server = socket.create_server((HOST, port))
+        threading.Thread(target=self._accept, args=(server,), daemon=True).start()
+        return server
 
-    def _accept(self) -> None:
+    def _accept(self, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while True:
-                near, _ = self._server.accept()
+                near, _ = server.accept()
                 self._connect(near)
 
     def _connect(self, near: socket.socket) -> None:
