@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.contract.cases import CASES
-from tests.contract.test_algorithms import FEW, Driver, Fleet, bits, make
+from tests.contract.federation import FEW, Driver, Fleet, bits, make
 
 from fedquilt_common.algorithm_api import Reply, State, Task, pooling_problem
 from fedquilt_common.algorithms import ALGORITHMS

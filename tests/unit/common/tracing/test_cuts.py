@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -266,14 +267,22 @@ def samples(shape: tuple[int, ...], count: int = 3) -> Tensor:
     return torch.randint(0, 10, (count, *shape)) if shape == WORDS else torch.randn(count, *shape)
 
 
-_known: dict[str, Blueprint] = {}
-
-
+@functools.cache
 def blueprint(name: str) -> Blueprint:
     build, shape = ALL[name]
-    if name not in _known:
-        _known[name] = blueprint_for(build, samples(shape).numpy())
-    return _known[name]
+    return blueprint_for(build, samples(shape).numpy())
+
+
+@functools.cache
+def built(name: str) -> nn.Module:
+    """The whole model; a test that uses it loads its state first."""
+    return ALL[name][0]().eval()
+
+
+@pytest.fixture(autouse=True)
+def _no_compiled_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each convolution has other shapes than those before it, and oneDNN would compile code for each."""
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
 
 
 @st.composite
@@ -286,14 +295,14 @@ def slices(draw: st.DrawFn, anatomy: Anatomy) -> Slice:
     return Slice(anatomy, tuple(kept))
 
 
-def random_state(build: Build) -> dict[str, NDArray[Any]]:
-    state = {}
-    for name, tensor in build().state_dict().items():
-        values = torch.rand_like(tensor) + 0.5 if name.endswith("var") else torch.randn_like(tensor.float()) * 0.3
-        state[name] = (values if tensor.is_floating_point() else tensor).to(tensor.dtype).numpy()
+def random_state(name: str) -> dict[str, NDArray[Any]]:
+    state, module = {}, built(name)
+    for key, tensor in module.state_dict().items():
+        values = torch.rand_like(tensor) + 0.5 if key.endswith("var") else torch.randn_like(tensor.float()) * 0.3
+        state[key] = (values if tensor.is_floating_point() else tensor.clone()).to(tensor.dtype).numpy()
     tied: dict[int, str] = {}
-    for name, parameter in build().named_parameters(remove_duplicate=False):
-        state[name] = state[tied.setdefault(id(parameter), name)]
+    for key, parameter in module.named_parameters(remove_duplicate=False):
+        state[key] = state[tied.setdefault(id(parameter), key)]
     return state
 
 
@@ -318,10 +327,10 @@ def masked(state: dict[str, NDArray[Any]], part: Slice) -> dict[str, NDArray[Any
 def test_a_cut_model_computes_what_the_masked_whole_one_does(name: str, data: st.DataObject) -> None:
     build, shape = ALL[name]
     torch.manual_seed(data.draw(st.integers(0, 2**31), label="seed"))
-    plan, state = blueprint(name), random_state(build)
+    plan, state = blueprint(name), random_state(name)
     part = data.draw(slices(plan.anatomy))
     small = loaded(cut_module(build, plan, part).eval(), cut(state, part))
-    whole = loaded(build().eval(), masked(state, part))
+    whole = loaded(built(name), masked(state, part))
     x = samples(shape)
     expected = whole(x).detach()
     torch.testing.assert_close(small(x), expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max() + 1))
@@ -336,7 +345,7 @@ def test_a_cut_model_has_the_slices_shapes_and_can_be_trained(name: str, data: s
     part = data.draw(slices(plan.anatomy))
     small = cut_module(build, plan, part)
     assert {n: tuple(t.shape) for n, t in small.state_dict().items()} == dict(part.shapes)
-    loaded(small, cut(random_state(build), part)).train()
+    loaded(small, cut(random_state(name), part)).train()
     small(samples(shape, 4)).square().mean().backward()
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in small.parameters())
 
@@ -344,10 +353,10 @@ def test_a_cut_model_has_the_slices_shapes_and_can_be_trained(name: str, data: s
 @pytest.mark.parametrize("name", ALL)
 def test_the_full_slice_is_the_model_itself(name: str) -> None:
     build, shape = ALL[name]
-    plan, state = blueprint(name), random_state(build)
+    plan, state = blueprint(name), random_state(name)
     part = full_slice(plan.anatomy)
     assert part.is_full
-    small, whole = loaded(cut_module(build, plan, part).eval(), state), loaded(build().eval(), state)
+    small, whole = loaded(cut_module(build, plan, part).eval(), state), loaded(built(name), state)
     x = samples(shape)
     torch.testing.assert_close(small(x), whole(x), rtol=1e-4, atol=1e-5)
     assert all(np.shares_memory(cut(state, part)[n], state[n]) for n in state if state[n].size and state[n].ndim)
