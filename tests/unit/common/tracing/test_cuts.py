@@ -25,6 +25,7 @@ from fedquilt_common.tracing.dry_run import check_cut
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import Blueprint, blueprint_for
 
+pytestmark = pytest.mark.usefixtures("plain_convolutions")
 IMAGE, SERIES, WORDS = (3, 6, 6), (7, 6), (7,)
 
 
@@ -269,20 +270,12 @@ def samples(shape: tuple[int, ...], count: int = 3) -> Tensor:
 
 @functools.cache
 def blueprint(name: str) -> Blueprint:
-    build, shape = ALL[name]
-    return blueprint_for(build, samples(shape).numpy())
+    return blueprint_for(ALL[name][0], samples(ALL[name][1]).numpy())
 
 
 @functools.cache
 def built(name: str) -> nn.Module:
-    """The whole model; a test that uses it loads its state first."""
     return ALL[name][0]().eval()
-
-
-@pytest.fixture(autouse=True)
-def _no_compiled_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each convolution has other shapes than those before it, and oneDNN would compile code for each."""
-    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
 
 
 @st.composite
@@ -340,8 +333,7 @@ def test_a_cut_model_computes_what_the_masked_whole_one_does(name: str, data: st
 @settings(max_examples=4, deadline=None)
 @given(data=st.data())
 def test_a_cut_model_has_the_slices_shapes_and_can_be_trained(name: str, data: st.DataObject) -> None:
-    build, shape = ALL[name]
-    plan = blueprint(name)
+    (build, shape), plan = ALL[name], blueprint(name)
     part = data.draw(slices(plan.anatomy))
     small = cut_module(build, plan, part)
     assert {n: tuple(t.shape) for n, t in small.state_dict().items()} == dict(part.shapes)
