@@ -278,14 +278,14 @@ def built(name: str) -> nn.Module:
     return ALL[name][0]().eval()
 
 
-@st.composite
-def slices(draw: st.DrawFn, anatomy: Anatomy) -> Slice:
+@functools.cache  # hypothesis examines each strategy anew
+def channels(size: int) -> st.SearchStrategy[IndexSet]:
+    return st.sets(st.integers(0, size - 1), min_size=1).map(lambda chosen: IndexSet.of(size, sorted(chosen)))
+
+
+def slices(anatomy: Anatomy) -> st.SearchStrategy[Slice]:
     """Any channels of each group, in any order of ascent."""
-    kept = []
-    for group in anatomy.groups:
-        chosen = draw(st.sets(st.integers(0, group.size - 1), min_size=1))
-        kept.append(IndexSet.of(group.size, sorted(chosen)))
-    return Slice(anatomy, tuple(kept))
+    return st.tuples(*(channels(group.size) for group in anatomy.groups)).map(lambda kept: Slice(anatomy, kept))
 
 
 def random_state(name: str) -> dict[str, NDArray[Any]]:
