@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.contract.cases import CASES
-from tests.contract.test_algorithms import make
+from tests.contract.federation import make
 from tests.support.tables import each
 
 from fedquilt_common.algorithm_api import Declaration

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.contract.cases import CASES
-from tests.contract.test_algorithms import FEW, Driver, Fleet, bits, make
+from tests.contract.federation import FEW, Driver, Fleet, bits, make
 
 from fedquilt_common.algorithm_api import Reply, State, Task, pooling_problem
 from fedquilt_common.algorithms import ALGORITHMS
@@ -83,9 +83,13 @@ class GroupingDriver(Driver):
 
 def make_fleet(name: str) -> Fleet:
     case = CASES[name]
-    settings: dict[str, Any] = {"model": case.model, "measures": True, "most": FEW}
+    return Fleet(ExactRounds(make(name, case.fields), "fp32"), **settings_of(name))
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    case = CASES[name]
     public = FEW if case.public else None
-    return Fleet(ExactRounds(make(name, case.fields), "fp32"), public_samples=public, **settings)
+    return {"model": case.model, "measures": True, "most": FEW, "epochs": 1, "public_samples": public}
 
 
 def test_the_usual_algorithms_can_be_grouped() -> None:
@@ -123,10 +127,7 @@ def test_grouping_changes_no_bit_of_arrays_that_the_wire_makes_shorter(tmp_path:
 
 @pytest.mark.parametrize("name", POOLED)
 def test_the_exact_mean_is_the_usual_mean_but_for_rounding(name: str) -> None:
-    case = CASES[name]
-    settings: dict[str, Any] = {"model": case.model, "measures": True, "most": FEW}
-    settings["public_samples"] = FEW if case.public else None
-    usual = Driver(Fleet(make(name, case.fields), **settings), 1).run()
+    usual = Driver(Fleet(make(name, CASES[name].fields), **settings_of(name)), 1).run()
     exact = Driver(make_fleet(name), 1).run()
     for part, other in ((usual.arrays, exact.arrays), (usual.extra, exact.extra)):
         assert sorted(part) == sorted(other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,9 +34,9 @@ def fleet_of(experiment: Experiment) -> Mapping[ClientId, Profile]:
     return {client: Profile(kind=spec.kind) for spec in agent_specs(experiment.fleet) for client in spec.clients}
 
 
-def tasks_of(experiment: Experiment, round: int) -> tuple[Mapping[ClientId, Task], int]:
+def tasks_of(bench: Workbench, round: int) -> tuple[Mapping[ClientId, Task], int]:
     """(tasks of the first exchange of ``round``, entries of the global model)."""
-    bench = Workbench(experiment)
+    experiment = bench.experiment
     part = experiment.participation
     lab = RoundContext(
         round, fleet_of(experiment), experiment.seed, experiment.rounds, experiment.data.clients, part.per_round,
@@ -53,29 +54,41 @@ def sizes(made: PublicationPlan, whole: int) -> list[int]:
     ]
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the small data sets."""
+    folder = tmp_path_factory.mktemp("data")
+    for write in MADE.values():
+        write(folder)
+    return folder
+
+
+@functools.cache
+def bench_of_digits(name: str) -> Workbench:
+    return Workbench(load_experiment(next(path for path in EXPERIMENTS if path.stem == f"digits-{name}")))
+
+
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
-def test_it_can_begin(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_can_begin(path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On small generated data; ``unit/common/datasets`` reads the real files."""
     experiment = load_experiment(path)
     assert experiment.name == path.stem
     if experiment.model.name == "yolov8n":
         pytest.importorskip("ultralytics", reason="needs ultralytics: pip install 'fedquilt[detection]'")
-    if experiment.data.set in MADE:
-        MADE[experiment.data.set](tmp_path)
     if experiment.data.set in GENERATED:
         monkeypatch.setitem(DATASETS, experiment.data.set, GENERATED[experiment.data.set])
         monkeypatch.setattr("fedquilt_common.datasets.UNPREPARED", {experiment.data.set})
-    monkeypatch.setenv("FEDQUILT_DATA", str(tmp_path))
-    tasks, _ = tasks_of(experiment, 1)
+    monkeypatch.setenv("FEDQUILT_DATA", str(data))
+    tasks, _ = tasks_of(Workbench(experiment), 1)
     assert len(tasks) == experiment.participation.per_round
 
 
 @pytest.mark.parametrize("name", SLICED)
 @pytest.mark.parametrize("round", [1, 9, 300])
 def test_a_round_sends_no_more_than_one_model_and_each_board_its_own_part(name: str, round: int) -> None:
-    experiment = load_experiment(next(path for path in EXPERIMENTS if path.stem == f"digits-{name}"))
-    assert experiment.data.clients == 20
-    tasks, whole = tasks_of(experiment, round)
+    bench = bench_of_digits(name)
+    assert bench.experiment.data.clients == 20
+    tasks, whole = tasks_of(bench, round)
     made = plan_publications(tasks)
     published = sizes(made, whole)
     assert sum(published) <= 4 * whole

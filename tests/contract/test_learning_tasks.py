@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.contract.cases import CASES
-from tests.contract.test_algorithms import Driver, Fleet, make
+from tests.contract.federation import Driver, Fleet, make
 
 from fedquilt_common.algorithm_api import declaration_of
 from fedquilt_common.algorithms import ALGORITHMS

@@ -28,6 +28,7 @@ import csv
 import hashlib
 import io
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -51,6 +52,7 @@ COLUMNS = (
 )  # fmt: skip
 """Columns of the file that are features; the order fixes the order of the sums, thus the bits."""
 _VISIBILITY = COLUMNS.index("Visibility")
+_INDOOR_PLACES = {name: COLUMNS.index(name) for name in INDOOR}
 _DATE = "%Y-%m-%d %H:%M:%S"
 _PERCENTILES = (10, 90)
 _UNIT = "the targets are ln(Wh), so the MAE is in ln(Wh)"
@@ -100,7 +102,7 @@ def prepare(values: HouseValues, calendar: HouseValues, is_train: NDArray[np.boo
         float32 of shape (n, 18).
     """
     columns = values.copy()
-    indoor = [COLUMNS.index(name) for name in INDOOR]
+    indoor = [*_INDOOR_PLACES.values()]
     humidity = [COLUMNS.index(name) for name in HUMIDITY]
     columns[:, indoor] = np.log1p(columns[:, indoor])
     columns[:, _VISIBILITY] = columns[:, _VISIBILITY] > np.median(columns[is_train, _VISIBILITY])
@@ -191,14 +193,14 @@ def _put_in_order(rows: list[_HouseReading], path: Path) -> tuple[list[_HouseRea
 
 def _read_rows(path: Path) -> Iterator[_HouseReading]:
     for line, record in _read_csv(path, ["date", TARGET, *COLUMNS]):
-        values = tuple(_parse_number(record[name], name, path, line) for name in COLUMNS)
+        values = tuple([_parse_number(record[name], name, path, line) for name in COLUMNS])
         target = _parse_number(record[TARGET], TARGET, path, line)
         if target <= 0:
             raise DataUnavailableError(
                 f"{path}, line {line}: {TARGET} is {target:g}, but its logarithm needs a positive number; "
                 "fetch the file again"
             )
-        cold = [name for name in INDOOR if values[COLUMNS.index(name)] <= -1]
+        cold = [name for name, place in _INDOOR_PLACES.items() if values[place] <= -1]
         if cold:
             raise DataUnavailableError(
                 f"{path}, line {line}: {cold[0]} is at most -1, which is no indoor temperature; fetch the file again"
@@ -229,7 +231,7 @@ def _parse_number(text: str, name: str, path: Path, line: int) -> float:
         value = float(text)
     except ValueError:
         value = float("nan")
-    if not np.isfinite(value):
+    if not math.isfinite(value):
         raise DataUnavailableError(f"{path}, line {line}: {name} is '{text}', not a number; fetch the file again")
     return value
 

@@ -20,7 +20,7 @@ import contextlib
 import io
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,11 +64,11 @@ def load(folder: Path | None = None) -> Dataset:
         DataUnavailableError: files are missing or damaged; the error names file and line.
     """
     place = dataset_folder(folder, NAME)
-    arrays = _read_arrays(place)
+    arrays, annotations = _read_first(place)
     if arrays:
         train, test = (_take_part(arrays, part, place) for part in ("train", "test"))
         return _finish(train, test, None, "")
-    return _load_trials(place)
+    return _load_trials(place, annotations)
 
 
 def _finish(train: Examples, test: Examples, subjects: NDArray[np.int64] | None, note: str) -> Dataset:
@@ -78,13 +78,22 @@ def _finish(train: Examples, test: Examples, subjects: NDArray[np.int64] | None,
     return Dataset(NAME, next(shaped), next(shaped), len(ACTIVITIES), subjects, note)
 
 
-def _read_arrays(place: Path) -> dict[str, NDArray[Any]]:
-    arrays, found = dict[str, NDArray[Any]](), dict[str, str]()
-    for file in read_files(place, _ARRAY.fullmatch):
+def _read_first(place: Path) -> tuple[dict[str, NDArray[Any]], list[PublishedFile]]:
+    """Read the windows, and the annotations of the trials, which are much smaller than the trials themselves."""
+    arrays, found, annotations = dict[str, NDArray[Any]](), dict[str, str](), list[PublishedFile]()
+    for file in read_files(place, lambda name: _ARRAY.fullmatch(name) or _is_trial(name, "annotation")):
+        if not _ARRAY.fullmatch(file.name):
+            annotations.append(file)
+            continue
         if file.name in found:
             raise DataUnavailableError(f"{file.where}: is also {found[file.name]}; remove one of the two")
         arrays[file.name], found[file.name] = _read_array(file), file.where
-    return arrays
+    return arrays, annotations
+
+
+def _is_trial(name: str, kind: str) -> bool:
+    match = _TRIAL.fullmatch(name)
+    return match is not None and match[1] == kind
 
 
 def _read_array(file: PublishedFile) -> NDArray[Any]:
@@ -116,9 +125,9 @@ def _take_part(arrays: Mapping[str, NDArray[Any]], part: str, place: Path) -> Ex
     return Examples(np.ascontiguousarray(windows, dtype=np.float32), y.astype(np.int64))
 
 
-def _load_trials(place: Path) -> Dataset:
+def _load_trials(place: Path, annotations: Sequence[PublishedFile]) -> Dataset:
     repairs = Counter[str]()
-    trials = [trial for trial in _read_trials(place, repairs) if len(trial.labels)]
+    trials = [trial for trial in _read_trials(place, annotations, repairs) if len(trial.labels)]
     test_trials = _choose_test_trials(trials)
     if not test_trials:
         raise DataUnavailableError(
@@ -150,16 +159,13 @@ def _choose_test_trials(trials: list[_Trial]) -> set[str]:
     return chosen
 
 
-def _read_trials(place: Path, repairs: Counter[str]) -> list[_Trial]:
-    """Read the trials one at a time, after the much smaller annotations."""
-    annotations = {
-        _TRIAL.sub(r"\2", file.name): _read_labels(file)
-        for file in read_files(place, lambda name: _TRIAL.fullmatch(name) and name.startswith("annotation"))
-    }
+def _read_trials(place: Path, annotations: Sequence[PublishedFile], repairs: Counter[str]) -> list[_Trial]:
+    """Read the trials one at a time."""
+    known = {_TRIAL.sub(r"\2", file.name): _read_labels(file) for file in annotations}
     trials = dict[str, _Trial]()
-    for file in read_files(place, lambda name: _TRIAL.fullmatch(name) and name.startswith("input")):
+    for file in read_files(place, lambda name: _is_trial(name, "input")):
         name = _TRIAL.sub(r"\2", file.name)
-        labels = annotations.get(name, annotations.get(re.sub(r"^\d+_", "", name)))
+        labels = known.get(name, known.get(re.sub(r"^\d+_", "", name)))
         if labels is None:
             raise DataUnavailableError(f"{file.where}: there is no annotation_{name}.csv for it; put it there")
         if name in trials:

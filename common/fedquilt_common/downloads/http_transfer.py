@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import re
 import shutil
+import ssl
 import time
 from dataclasses import dataclass
 from typing import Final, NoReturn
@@ -191,11 +193,17 @@ class HttpDownload:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.part.path))
 
 
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    """Load the authorities' certificates once: it takes as long as a small download."""
+    return httpx.create_ssl_context()
+
+
 def _open_client() -> httpx.Client:
     """Open a client with the proxy that the environment names."""
     agent = {"User-Agent": f"fedquilt/{__version__}"}
     try:
-        return httpx.Client(follow_redirects=True, timeout=_TIMEOUT, headers=agent)
+        return httpx.Client(follow_redirects=True, timeout=_TIMEOUT, headers=agent, verify=_certificates())
     except ImportError as error:
         raise DownloadError(
             "the environment names a SOCKS proxy (ALL_PROXY, HTTP_PROXY or HTTPS_PROXY), which requires the package "

@@ -75,8 +75,8 @@ class _SkipInitialValues(TorchFunctionMode):
         if isinstance(target, nn.Parameter) and given.get("generator") is None and self._skips(func, target):
             self._skipped[id(target)] = target
             return target
-        if func not in _FACTS and any(id(one) in self._skipped for one in _flatten((*args, *given.values()))):
-            self._was_read = True
+        if self._skipped and not self._was_read and func not in _FACTS:
+            self._was_read = any(id(one) in self._skipped for one in _flatten((*args, *given.values())))
         return func(*args, **given)
 
     def _skips(self, func: Any, target: nn.Parameter) -> bool:

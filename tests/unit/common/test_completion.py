@@ -86,11 +86,14 @@ def test_only_the_command_on_the_line_is_imported(line: str, absent: tuple[str, 
 @pytest.mark.parametrize(
     ("shell", "sign"), [("bash", "complete -o"), ("zsh", "compdef"), ("fish", "--command fedquilt")]
 )
-def test_a_shells_script_can_be_shown(shell: str, sign: str) -> None:
-    command = [sys.executable, "-m", "fedquilt_common.cli", "--show-completion", shell]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert sign in done.stdout
-    assert "_FEDQUILT_COMPLETE=complete_" in done.stdout
+def test_a_shells_script_can_be_shown(
+    shell: str, sign: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))  # the command adds a variable
+    assert cli.run(["--show-completion", shell]) == 0
+    shown = capsys.readouterr().out
+    assert sign in shown
+    assert "_FEDQUILT_COMPLETE=complete_" in shown
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="bash is not installed")

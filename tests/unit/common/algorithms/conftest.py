@@ -31,6 +31,7 @@ class Bench:
     data: Examples
     test: Examples
     epochs: int = 2
+    batch: int = 10
     seed: int = 11
     lasting_seed: int = 5
     classes: int = 10
@@ -42,7 +43,8 @@ class Bench:
 
     @cached_property
     def learner(self) -> TorchLearner:
-        return TorchLearner(BUILD, Training(epochs=self.epochs, batch=10, lr=0.1, momentum=0.5), self.learning_task)
+        training = Training(epochs=self.epochs, batch=self.batch, lr=0.1, momentum=0.5)
+        return TorchLearner(BUILD, training, self.learning_task)
 
     @cached_property
     def anatomy(self) -> Anatomy:

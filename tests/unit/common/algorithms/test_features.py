@@ -124,7 +124,7 @@ def test_a_client_sends_the_mean_features_of_its_trained_model(bench: Make) -> N
 
 def test_sums_of_many_samples_are_sent_in_fp16(bench: Make) -> None:
     """A mean of 20 times 4,000 samples is no number of fp16."""
-    ctx = bench()
+    ctx = bench(batch=400)
     many = np.zeros(4000, np.int64)
     ctx.data = Examples(np.full((4000, *ctx.data.x.shape[1:]), 1.0, np.float32), many)
     ctx.memory.update({name: x * 20 for name, x in ctx.learner.init(1).items()})

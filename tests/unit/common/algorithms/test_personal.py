@@ -212,7 +212,7 @@ def test_fedrod_adds_its_head_to_the_generic_one(bench: Make) -> None:
 
 def test_ditto_holds_its_own_model_near_the_global_one(bench: Make) -> None:
     def apart(weight: float) -> float:
-        ctx = bench(epochs=10)
+        ctx = bench(epochs=5)
         work(make("ditto", **{"lambda": weight}), ctx)
         return sum(float(((x - ctx.model[name]) ** 2).sum()) for name, x in ctx.memory.items())
 

@@ -105,7 +105,7 @@ def test_colours() -> None:
 @pytest.mark.parametrize("channels", [1, 2, 3])
 @pytest.mark.parametrize("side", [8, 28])
 def test_five_steps(channels: int, side: int) -> None:
-    x = batch(channels, side, 300)
+    x = batch(channels, side, 100)
     kept = x.copy()
     found = five_steps(x, np.random.default_rng(3))
     assert (found.shape, found.dtype) == (x.shape, x.dtype)

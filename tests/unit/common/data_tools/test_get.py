@@ -293,6 +293,7 @@ def test_ctrl_c_leaves_a_state_that_resumes(server: FileServer, tmp_path: Path) 
     part = tmp_path / "casas" / "milan.zip.part"
     while not part.is_file() or part.stat().st_size < 400_000:
         assert child.poll() is None
+        time.sleep(0.01)
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=20)
     gate.set()

@@ -176,6 +176,13 @@ def test_rebalanced_data_sets_have_the_threshold_of_each_class() -> None:
         rebalance_counts(TargetGroups("values", ()), "mean")
 
 
+@pytest.fixture
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw figures of few points, which takes half as long."""
+    monkeypatch.setattr(figures, "_DOTS_PER_INCH", 20)
+
+
+@pytest.mark.usefixtures("coarse")
 @pytest.mark.parametrize("kind", ["bars", "bubbles"])
 @pytest.mark.parametrize("classes", [3, 15, 62])
 def test_figures_of_classes(tmp_path: Path, kind: figures.FigureKind, classes: int) -> None:
@@ -185,12 +192,14 @@ def test_figures_of_classes(tmp_path: Path, kind: figures.FigureKind, classes: i
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)
 
 
+@pytest.mark.usefixtures("coarse")
 def test_figure_of_a_regression(tmp_path: Path) -> None:
     values = np.linspace(0, 1, 50)[:, None]
     write_figure(tmp_path / "a.png", count_targets([("0", values), ("1", values[:0])], 0), "client", "t", "bars")
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)
 
 
+@pytest.mark.usefixtures("coarse")
 def test_the_command_writes_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     experiment, png = str(EXPERIMENTS / "digits-fedreb.yaml"), tmp_path / "a.png"
     options = ["--figure", "bubbles", "--rebalanced", "mean", "--png", str(png)]

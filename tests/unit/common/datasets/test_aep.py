@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.support.data import real_data
 
-from fedquilt_common.datasets import aep
+from fedquilt_common.datasets import aep, load_dataset
 from fedquilt_common.errors import DataUnavailableError
 
 UNIT = "the targets are ln(Wh), so the MAE is in ln(Wh)"
@@ -156,7 +156,7 @@ def test_too_few_rows(tmp_path: Path) -> None:
 
 
 def test_the_real_rows() -> None:
-    found = aep.load(real_data("aep"))
+    found = load_dataset("aep", real_data("aep"))  # prepared once for all test files
     assert len(found.train) + len(found.test) == 19_735
     assert (len(found.test), found.note) in ((4932, UNIT), (3947, found.note))
     assert found.train.x.shape[1] == 18

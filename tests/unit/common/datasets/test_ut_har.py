@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from pathlib import Path
 
@@ -10,22 +11,25 @@ import pytest
 from numpy.typing import NDArray
 from tests.support.data import real_data
 
-from fedquilt_common.datasets import ut_har
+from fedquilt_common.datasets import load_dataset, ut_har
 from fedquilt_common.datasets.windows import hold_out
 from fedquilt_common.errors import DataUnavailableError
 
 
-def trial_text(rows: NDArray[np.float64]) -> str:
-    return "".join(",".join(f"{value:.6g}" for value in row) + "\r\n" for row in rows)
+@functools.cache
+def trial(seed: int) -> tuple[NDArray[np.float64], str]:
+    """Return the 750 packets of a trial, and their text."""
+    rows: NDArray[np.float64] = np.random.default_rng(seed).uniform(0, 30, (750, 181)).round(3)
+    rows[:, 0] = np.arange(750) / 1000
+    return rows, "".join(",".join(f"{value:.6g}" for value in row) + "\r\n" for row in rows)
 
 
 def write_trial(folder: Path, name: str, activity: str, *, early: bool = False, seed: int = 0) -> NDArray[np.float64]:
     """Write a trial of 750 packets, of which 300 to 649 have the activity; return its rows."""
     place = folder / "wifi-csi" / "Dataset" / "Data"
     place.mkdir(parents=True, exist_ok=True)
-    rows: NDArray[np.float64] = np.random.default_rng(seed).uniform(0, 30, (750, 181)).round(3)
-    rows[:, 0] = np.arange(750) / 1000
-    (place / f"input_{name}{'.dat' if early else ''}.csv").write_text(trial_text(rows), newline="")
+    rows, text = trial(seed)
+    (place / f"input_{name}{'.dat' if early else ''}.csv").write_text(text, newline="")
     labels = ["NoActivity"] * 300 + [activity] * 350 + ["NoActivity"] * 100
     key = name.split("_", 1)[1] if early else name
     (place / f"annotation_{key}.csv").write_text("\r\n".join([*labels, ""]), newline="")
@@ -165,6 +169,6 @@ def test_a_folder_without_trials(tmp_path: Path) -> None:
 
 
 def test_the_real_early_release() -> None:
-    found = ut_har.load(real_data("wifi-csi"))
+    found = load_dataset("ut-har", real_data("wifi-csi"))  # prepared once for all test files
     assert found.train.x.shape[1:] == (3, 30, 250)
     assert set(found.train.y.tolist()) == set(found.test.y.tolist()) == set(range(7))

@@ -41,8 +41,8 @@ def workbench(name: str, data: str, **changes: Any) -> Workbench:
     return Workbench(Experiment.model_validate(raw))
 
 
-@each(itertools.product(ALGORITHMS, SETS))
-def test_an_algorithm_refuses_the_tasks_that_it_cannot_do(name: str, task: str) -> None:
+@each(itertools.product(SETS, ALGORITHMS))
+def test_an_algorithm_refuses_the_tasks_that_it_cannot_do(task: str, name: str) -> None:
     bench = workbench(name, SETS[task])
     assert bench.learning_task.name == task
     possible = declaration_of(make_algorithm(name, CASES[name].fields, ())).tasks

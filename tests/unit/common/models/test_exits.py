@@ -13,6 +13,7 @@ from fedquilt_common.errors import ExperimentError
 from fedquilt_common.models import build_model
 from fedquilt_common.models.exits import MultiExit
 
+pytestmark = pytest.mark.usefixtures("plain_convolutions")
 SHAPE = (3, 16, 16)
 MODELS_WITH_EXITS: dict[str, tuple[dict[str, Any], int]] = {
     "mlp": ({"hidden": [9, 8, 7]}, 3),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 from tests.support.data import golden_vectors
 from torch import nn
 
 from fedquilt_common.models import build_model
+from fedquilt_common.tracing.building import build_on_meta
 
 CIFAR = (3, 32, 32)
 RESNET_STAGES = (96, 128, 256, 512)
@@ -17,8 +17,7 @@ RESNET_STAGES = (96, 128, 256, 512)
 
 def empty(name: str, params: dict[str, Any], shape: tuple[int, ...], classes: int) -> nn.Module:
     """The model without numbers: counting needs none."""
-    with torch.device("meta"):
-        return build_model(name, params, shape, classes)()
+    return build_on_meta(build_model(name, params, shape, classes))
 
 
 def size(name: str, params: dict[str, Any], shape: tuple[int, ...], classes: int) -> int:

@@ -14,7 +14,9 @@ from fedquilt_common.errors import ExperimentError
 from fedquilt_common.models import MODELS, build_model
 from fedquilt_common.models.attention import Attention
 from fedquilt_common.models.static_norm import Scaler, StaticBatchNorm
+from fedquilt_common.tracing.building import build_on_meta
 
+pytestmark = pytest.mark.usefixtures("plain_convolutions")
 SMALL: dict[str, dict[str, Any]] = {
     "mlp": {"hidden": [9, 8]},
     "convnet": {"width": 0.1},
@@ -147,8 +149,7 @@ def test_no_layer_overwrites_its_input(name: str) -> None:
 @pytest.mark.parametrize("name", IMAGE_MODELS)
 def test_width_scales_and_leaves_a_channel(name: str) -> None:
     def size(width: float) -> int:
-        with torch.device("meta"):
-            module = build_model(name, {"width": width}, (3, 32, 32), 10)()
+        module = build_on_meta(build_model(name, {"width": width}, (3, 32, 32), 10))
         return sum(p.numel() for p in module.parameters())
 
     assert size(1e-6) < size(0.5) < size(1) < size(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ from fedquilt_common.tracing.dry_run import check_cut
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import Blueprint, blueprint_for
 
+pytestmark = pytest.mark.usefixtures("plain_convolutions")
 IMAGE, SERIES, WORDS = (3, 6, 6), (7, 6), (7,)
 
 
@@ -266,34 +268,34 @@ def samples(shape: tuple[int, ...], count: int = 3) -> Tensor:
     return torch.randint(0, 10, (count, *shape)) if shape == WORDS else torch.randn(count, *shape)
 
 
-_known: dict[str, Blueprint] = {}
-
-
+@functools.cache
 def blueprint(name: str) -> Blueprint:
-    build, shape = ALL[name]
-    if name not in _known:
-        _known[name] = blueprint_for(build, samples(shape).numpy())
-    return _known[name]
+    return blueprint_for(ALL[name][0], samples(ALL[name][1]).numpy())
 
 
-@st.composite
-def slices(draw: st.DrawFn, anatomy: Anatomy) -> Slice:
+@functools.cache
+def built(name: str) -> nn.Module:
+    return ALL[name][0]().eval()
+
+
+@functools.cache  # hypothesis examines each strategy anew
+def channels(size: int) -> st.SearchStrategy[IndexSet]:
+    return st.sets(st.integers(0, size - 1), min_size=1).map(lambda chosen: IndexSet.of(size, sorted(chosen)))
+
+
+def slices(anatomy: Anatomy) -> st.SearchStrategy[Slice]:
     """Any channels of each group, in any order of ascent."""
-    kept = []
-    for group in anatomy.groups:
-        chosen = draw(st.sets(st.integers(0, group.size - 1), min_size=1))
-        kept.append(IndexSet.of(group.size, sorted(chosen)))
-    return Slice(anatomy, tuple(kept))
+    return st.tuples(*(channels(group.size) for group in anatomy.groups)).map(lambda kept: Slice(anatomy, kept))
 
 
-def random_state(build: Build) -> dict[str, NDArray[Any]]:
-    state = {}
-    for name, tensor in build().state_dict().items():
-        values = torch.rand_like(tensor) + 0.5 if name.endswith("var") else torch.randn_like(tensor.float()) * 0.3
-        state[name] = (values if tensor.is_floating_point() else tensor).to(tensor.dtype).numpy()
+def random_state(name: str) -> dict[str, NDArray[Any]]:
+    state, module = {}, built(name)
+    for key, tensor in module.state_dict().items():
+        values = torch.rand_like(tensor) + 0.5 if key.endswith("var") else torch.randn_like(tensor.float()) * 0.3
+        state[key] = (values if tensor.is_floating_point() else tensor.clone()).to(tensor.dtype).numpy()
     tied: dict[int, str] = {}
-    for name, parameter in build().named_parameters(remove_duplicate=False):
-        state[name] = state[tied.setdefault(id(parameter), name)]
+    for key, parameter in module.named_parameters(remove_duplicate=False):
+        state[key] = state[tied.setdefault(id(parameter), key)]
     return state
 
 
@@ -318,10 +320,10 @@ def masked(state: dict[str, NDArray[Any]], part: Slice) -> dict[str, NDArray[Any
 def test_a_cut_model_computes_what_the_masked_whole_one_does(name: str, data: st.DataObject) -> None:
     build, shape = ALL[name]
     torch.manual_seed(data.draw(st.integers(0, 2**31), label="seed"))
-    plan, state = blueprint(name), random_state(build)
+    plan, state = blueprint(name), random_state(name)
     part = data.draw(slices(plan.anatomy))
     small = loaded(cut_module(build, plan, part).eval(), cut(state, part))
-    whole = loaded(build().eval(), masked(state, part))
+    whole = loaded(built(name), masked(state, part))
     x = samples(shape)
     expected = whole(x).detach()
     torch.testing.assert_close(small(x), expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max() + 1))
@@ -331,12 +333,11 @@ def test_a_cut_model_computes_what_the_masked_whole_one_does(name: str, data: st
 @settings(max_examples=4, deadline=None)
 @given(data=st.data())
 def test_a_cut_model_has_the_slices_shapes_and_can_be_trained(name: str, data: st.DataObject) -> None:
-    build, shape = ALL[name]
-    plan = blueprint(name)
+    (build, shape), plan = ALL[name], blueprint(name)
     part = data.draw(slices(plan.anatomy))
     small = cut_module(build, plan, part)
     assert {n: tuple(t.shape) for n, t in small.state_dict().items()} == dict(part.shapes)
-    loaded(small, cut(random_state(build), part)).train()
+    loaded(small, cut(random_state(name), part)).train()
     small(samples(shape, 4)).square().mean().backward()
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in small.parameters())
 
@@ -344,10 +345,10 @@ def test_a_cut_model_has_the_slices_shapes_and_can_be_trained(name: str, data: s
 @pytest.mark.parametrize("name", ALL)
 def test_the_full_slice_is_the_model_itself(name: str) -> None:
     build, shape = ALL[name]
-    plan, state = blueprint(name), random_state(build)
+    plan, state = blueprint(name), random_state(name)
     part = full_slice(plan.anatomy)
     assert part.is_full
-    small, whole = loaded(cut_module(build, plan, part).eval(), state), loaded(build().eval(), state)
+    small, whole = loaded(cut_module(build, plan, part).eval(), state), loaded(built(name), state)
     x = samples(shape)
     torch.testing.assert_close(small(x), whole(x), rtol=1e-4, atol=1e-5)
     assert all(np.shares_memory(cut(state, part)[n], state[n]) for n in state if state[n].size and state[n].ndim)

@@ -18,6 +18,7 @@ from fedquilt_common.experiment.sections import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
 from fedquilt_common.submodels.heads import Head, TwoHeads, add_second_head, pick_arrays, split_second_head
+from fedquilt_common.tracing.building import build_on_meta
 from fedquilt_common.tracing.heads import find_heads
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.training.module_arrays import to_arrays
@@ -45,7 +46,7 @@ def heads(module: nn.Module) -> tuple[frozenset[str], ...]:
     ],
 )
 def test_heads_of_our_models(name: str, expected: list[frozenset[str]]) -> None:
-    assert list(heads(build_model(name, {}, IMAGE, 10)())) == expected
+    assert list(heads(build_on_meta(build_model(name, {}, IMAGE, 10)))) == expected
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def test_the_noise_has_its_size() -> None:
         ("mlp", {}, (8,), 3),
         ("image-cnn", {}, (1, 28, 28), 10),
         ("wisdm-lstm", {}, (200, 6), 4),
-        ("resnet18-gn", {}, (3, 30, 30), 7),
+        ("resnet18-gn", {"width": 0.15}, (3, 8, 8), 7),
         ("tabular", {}, (20,), 6),
         *((name, {"norm": "group", "width": 0.2}, (3, 16, 16), 5) for name in NORMED),
     ],
