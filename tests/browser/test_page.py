@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,18 +34,18 @@ PIXELS = """([selector, name]) => {
   return count;
 }"""
 
-# Keep the texts, and the widths of the rectangles, that a chart draws from now on.
-RECORD_DRAWING = """(chart) => {
-  window.drawn = { texts: [], widths: [] };
+# Keep the texts, and the widths of the rectangles, that each chart draws from now on.
+RECORD_DRAWING = """(charts) => {
+  window.drawn = Object.fromEntries(charts.map((chart) => [chart, { texts: [], widths: [] }]));
   const pen = CanvasRenderingContext2D.prototype;
   const { fillText, fillRect } = pen;
-  const isOurs = (one) => one.canvas.closest(chart);
+  const drawnBy = (one) => window.drawn[charts.find((chart) => one.canvas.closest(`#${chart}`))];
   pen.fillText = function (text, ...rest) {
-    if (isOurs(this)) window.drawn.texts.push(text);
+    drawnBy(this)?.texts.push(text);
     return fillText.call(this, text, ...rest);
   };
   pen.fillRect = function (x, y, width, ...rest) {
-    if (isOurs(this)) window.drawn.widths.push(width);
+    drawnBy(this)?.widths.push(width);
     return fillRect.call(this, x, y, width, ...rest);
   };
 }"""
@@ -66,30 +66,43 @@ def test_curves_are_drawn(visit: Visit) -> None:
 
 
 @contextmanager
-def drawing(browser: Any, chart: str, history: list[RoundResult]) -> Iterator[Visit]:
-    """Open the page of a run and let it draw one more round, the last one, into a chart: see ``window.drawn``."""
+def drawing(browser: Any, charts: Collection[str], history: list[RoundResult]) -> Iterator[Visit]:
+    """Open the page of a run and let it draw one more round, the last one, into charts: see ``window.drawn``."""
     with visit_page(browser, running(history=history[:-1], round=len(history))) as visit:
-        visit.wait_points(chart, len(history) - 1)
-        visit.page.evaluate(RECORD_DRAWING, f"#{chart}")
+        for chart in charts:
+            visit.wait_points(chart, len(history) - 1)
+        visit.page.evaluate(RECORD_DRAWING, list(charts))
         visit.store.update(history=history)
-        visit.wait_points(chart, len(history))
+        for chart in charts:
+            visit.wait_points(chart, len(history))
         yield visit
 
 
+def drawn(visit: Visit, chart: str, condition: str) -> Any:
+    """Wait until the condition on what the chart has ``drawn`` holds; returns its texts and widths."""
+    visit.page.wait_for_function(f"(chart) => {{ const drawn = window.drawn[chart]; return {condition}; }}", arg=chart)
+    return visit.page.evaluate("(chart) => window.drawn[chart]", chart)
+
+
 def test_the_axis_names_every_ten_rounds_and_marks_do_not_merge(browser: Any) -> None:
-    with drawing(browser, "traffic-chart", [row(number) for number in range(1, 41)]) as visit:
-        visit.page.wait_for_function("window.drawn.texts.length > 0")
-        drawn = visit.page.evaluate("window.drawn")
-    assert {"10", "20", "30", "40"} <= set(drawn["texts"])
-    assert 8 not in drawn["widths"], "the marks are squares of 8 pixels"
+    with drawing(browser, ["traffic-chart"], [row(number) for number in range(1, 41)]) as visit:
+        found = drawn(visit, "traffic-chart", "drawn.texts.length > 0")
+    assert {"10", "20", "30", "40"} <= set(found["texts"])
+    assert 8 not in found["widths"], "the marks are squares of 8 pixels"
 
 
 def test_few_rounds_have_marks(browser: Any) -> None:
-    with drawing(browser, "traffic-chart", [row(number) for number in range(1, 11)]) as visit:
-        visit.page.wait_for_function("window.drawn.widths.includes(8)")
+    with drawing(browser, ["traffic-chart"], [row(number) for number in range(1, 11)]) as visit:
+        drawn(visit, "traffic-chart", "drawn.widths.includes(8)")
 
 
 UNITS = {"%": 1, "s": 1, "B": 1, "kB": 1e3, "MB": 1e6, "J": 1, "kJ": 1e3}
+QUANTITIES = {
+    "time-chart": ["seconds", "train_seconds", "overhead_seconds"],
+    "traffic-chart": ["bytes_up", "bytes_down"],
+    "energy-chart": ["joules"],
+    "value-chart": ["accuracy"],
+}
 
 
 def number_of(label: str) -> float:
@@ -98,24 +111,20 @@ def number_of(label: str) -> float:
 
 
 @pytest.mark.parametrize("factor", [0.002, 0.12, 1.0])
-@pytest.mark.parametrize(
-    ("chart", "fields"),
-    [("time", ["seconds", "train_seconds", "overhead_seconds"]), ("traffic", ["bytes_up", "bytes_down"]),
-     ("energy", ["joules"]), ("value", ["accuracy"])],
-)  # fmt: skip
-def test_labels_are_the_numbers_of_their_lines(chart: str, fields: list[str], factor: float, browser: Any) -> None:
+def test_labels_are_the_numbers_of_their_lines(factor: float, browser: Any) -> None:
     """The lines of an axis have equal distances, so rounded labels would not."""
 
     def scaled(number: int) -> RoundResult:
         one = row(number)
+        fields = [field for names in QUANTITIES.values() for field in names]
         return one.model_copy(update={field: factor * getattr(one, field) for field in fields})
 
-    with drawing(browser, f"{chart}-chart", [scaled(number) for number in range(1, 11)]) as visit:
-        visit.page.wait_for_function("window.drawn.texts.some((one) => one.includes(' '))")
-        texts = dict.fromkeys(one for one in visit.page.evaluate("window.drawn.texts") if " " in one)
-    values = sorted(number_of(one) for one in texts)
-    assert len(values) > 2
-    assert np.diff(values) == pytest.approx(values[1] - values[0])
+    with drawing(browser, QUANTITIES, [scaled(number) for number in range(1, 11)]) as visit:
+        found = {chart: drawn(visit, chart, "drawn.texts.some((one) => one.includes(' '))") for chart in QUANTITIES}
+    for chart, one in found.items():
+        values = sorted(number_of(text) for text in set(one["texts"]) if " " in text)
+        assert len(values) > 2, chart
+        assert np.diff(values) == pytest.approx(values[1] - values[0]), chart
 
 
 @pytest.mark.quick

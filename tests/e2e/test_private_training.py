@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.e2e.test_simulate import fedquilt, fingerprint, finish, pids, result, run, wait_for
+from tests.support.accounting import few_orders
 from tests.support.packages import needs
 from tests.support.runs import finished_rounds, workers_of
 
@@ -37,6 +39,12 @@ def spent(folder: Path) -> dict[tuple[int, int], Any]:
     entries = [entry for path in paths for entry in read_ledger(path)]
     assert len({(entry.client, entry.round) for entry in entries}) == len(entries)
     return {(entry.client, entry.round): (entry.charge, entry.training, entry.epsilon) for entry in entries}
+
+
+@pytest.fixture(autouse=True)
+def quick_accountant() -> Iterator[None]:
+    with few_orders():
+        yield
 
 
 @pytest.mark.timeout(300)

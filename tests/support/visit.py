@@ -22,6 +22,10 @@ ARGUMENTS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--kiosk",
+    # Replaces Playwright's own list, of which this keeps what a page can meet. The pop-ups would be made for each page.
+    "--disable-features=AimEnabled,HttpsUpgrades,MediaRouter,OptimizationHints,PaintHolding,PreconnectToSearch,"
+    "WebUIOmniboxAimPopup,WebUIOmniboxPopup",
 ]
 
 HOSTILE = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
