@@ -99,7 +99,8 @@ def test_an_interrupted_training_resumes_with_the_same_bits(training: dict[str, 
 
 def test_the_optimiser_lives_for_the_whole_run(trained: Path) -> None:
     stored = [FileArrays(path) for path in (trained / "blobs").iterdir() if path.is_file()]
-    assert [int(one["0.0/steps"]) for one in stored if "0.0/steps" in one] == [8 * 12]  # 1,433 samples in batches of 128
+    steps = 8 * 12  # 1,433 samples in batches of 128
+    assert [int(one["0.0/steps"]) for one in stored if "0.0/steps" in one] == [steps]
 
 
 def test_noise_and_schedule_are_the_experiments(trained: Path, tmp_path: Path) -> None:

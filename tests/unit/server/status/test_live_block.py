@@ -32,9 +32,7 @@ def type_in(screen: Screen, *lines: str) -> None:
 
 
 def display(columns: int, rows: int, **environment: str) -> Any:
-    return on_screen(
-        "tests.support.shown_progress", columns=columns, rows=rows, stdin=subprocess.PIPE, **environment
-    )
+    return on_screen("tests.support.shown_progress", columns=columns, rows=rows, stdin=subprocess.PIPE, **environment)
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (60, 24), (200, 50)])
