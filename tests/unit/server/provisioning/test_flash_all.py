@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import lzma
 import os
@@ -38,21 +37,18 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with wheels, and a federation of three boards: one with a wireless network, one Jetson, one revoked."""
     where = tmp_path_factory.mktemp("lab")
-    with contextlib.chdir(where):
-        make_lab(where)
-    return where
-
-
-def make_lab(tmp_path: Path) -> None:
-    (tmp_path / "wifi.yaml").write_text("ssid: Lab\npassword: a long one\ncountry: DE\n")
-    (tmp_path / "boards.csv").write_text("name,kind,wifi\nkitchen,pi4,wifi.yaml\nnano,jetson-nano,\ngone,pi4,\n")
-    for folder in (flash_cli.WHEELHOUSE, flash_cli.JETSON_WHEELHOUSE):
+    (where / "wifi.yaml").write_text("ssid: Lab\npassword: a long one\ncountry: DE\n")
+    (where / "boards.csv").write_text("name,kind,wifi\nkitchen,pi4,wifi.yaml\nnano,jetson-nano,\ngone,pi4,\n")
+    for folder in (where / flash_cli.WHEELHOUSE, where / flash_cli.JETSON_WHEELHOUSE):
         folder.mkdir(parents=True)
         (folder / "requirements.txt").write_text(f"{folder.name}\n")
         (folder / "pip-1.0-py3-none-any.whl").write_bytes(os.urandom(5000))
-    federation = make_federation(tmp_path / "federation", "lab", ["localhost"])
-    assert cli.run(["provision", "--from", "boards.csv"]) == 0
+    federation = make_federation(where / "federation", "lab", ["localhost"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(where)
+        assert cli.run(["provision", "--from", "boards.csv"]) == 0
     federation.revoke("gone")
+    return where
 
 
 @pytest.fixture
