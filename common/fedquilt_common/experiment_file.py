@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -253,11 +254,17 @@ def _field_problems(kind: type, fields: Mapping[str, Any]) -> Iterator[Problem]:
     try:
         # Validate as JSON: only then does strict mode accept a mapping for a dataclass, and only numbers for numbers.
         text = json.dumps({field_name(key): fields[key] for key in known if key in fields})
-        TypeAdapter(kind).validate_json(text, strict=True)
+        _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         yield from (_field_problem(detail, known, fields) for detail in error.errors(include_url=False))
     except FedquiltError as error:
         yield _field_named_in(str(error), known, fields)
+
+
+@functools.cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    """Return what validates an algorithm's fields: it takes longer to make than an experiment takes to check."""
+    return TypeAdapter(kind)
 
 
 def _field_problem(detail: Mapping[str, Any], known: Sequence[str], fields: Mapping[str, Any]) -> Problem:

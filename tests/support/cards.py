@@ -12,9 +12,9 @@ from fedquilt_server.provisioning.fat import FatPartition
 from fedquilt_server.provisioning.partitions import boot_partition
 
 SECTOR = 512
-BOOT = (8192, 65536)
-"""Start and length in sectors."""
-ROOT = 28 << 20
+BOOT = (8192, 16384)
+"""Start and length in sectors: a vendor's partition is larger, but mtools handles both in the same way."""
+ROOT = 4 << 20
 """Bytes of the root partition."""
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 TOOLS = {name: shutil.which(name, path=PATH) for name in ("mcopy", "mkfs.vfat", "sfdisk", "mke2fs", "debugfs")}

@@ -11,11 +11,12 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pyte
+from tests.support.warm import ForkedProgram
 
 PATIENCE = 60.0
 COLOURS = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
@@ -81,12 +82,13 @@ class Screen:
 
 @contextmanager
 def on_screen(
-    argv: Sequence[str], columns: int, rows: int, *, stdin: int | None = None, **environment: str
+    module: str, *arguments: str, columns: int, rows: int, stdin: int | None = None, **environment: str
 ) -> Iterator[Screen]:
-    """Start a Python program with its own terminal; ends it with the block.
+    """Start the ``main`` of a module, as a forked program, with its own terminal; ends it with the block.
 
     Args:
-        argv: arguments of the interpreter.
+        module: name of the module.
+        *arguments: arguments of the program.
         columns: width of the terminal.
         rows: height of the terminal.
         stdin: standard input, such as ``subprocess.PIPE``; None for the terminal.
@@ -100,8 +102,8 @@ def on_screen(
         os.close(os.open(os.ttyname(1), os.O_RDWR))  # the first terminal that it opens becomes its own
 
     inherited = {name: value for name, value in os.environ.items() if name not in COLOURS}
-    process = subprocess.Popen(
-        [sys.executable, "-u", *argv],
+    process = ForkedProgram(
+        [sys.executable, "-m", module, *arguments],
         stdin=theirs if stdin is None else stdin, stdout=theirs, stderr=theirs,
         env={**inherited, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **environment},
         preexec_fn=enter,

@@ -97,9 +97,13 @@ def is_listening(folder: Path, port: int) -> bool:
 def _find_process(folder: Path) -> psutil.Process | None:
     """Return the Mosquitto that runs with the configuration in ``folder``, with some of its attributes in ``info``."""
     config = (folder / CONFIG).resolve()
-    running = psutil.process_iter(["name", "cmdline", "cwd", "exe", "ppid"])
-    ours = (each for each in running if "mosquitto" in (each.info["name"] or "") and _names_file(each.info, config))
-    return next(ours, None)
+    for process in psutil.process_iter(["name"]):
+        if "mosquitto" in (process.info["name"] or ""):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+                process.info = process.as_dict(["cmdline", "cwd", "exe", "ppid"])
+                if _names_file(process.info, config):
+                    return process
+    return None
 
 
 def _names_file(process: Mapping[str, Any], path: Path) -> bool:

@@ -20,7 +20,10 @@ VARIABLES: Final = {
     PAPER: "var(--card)",
 }
 """Colours of the charts and the page's variables, which have other values in the dark theme."""
-_SETTINGS: Final[dict[Any, Any]] = {"svg.fonttype": "none", "font.family": ["sans-serif"], "axes.unicode_minus": True}
+_SETTINGS: Final[dict[Any, Any]] = {
+    "svg.fonttype": "none", "font.family": ["sans-serif"], "axes.unicode_minus": True, "figure.autolayout": False,
+    "figure.constrained_layout.use": False,
+}  # fmt: skip
 _FONT: Final = re.compile(r"font: ([^;\"]*?)([\d.]+px) [^;\"]*")
 
 
@@ -53,5 +56,5 @@ def _save(figure: Figure, kind: str, **options: Any) -> bytes:
     buffer = io.BytesIO()
     with rc_context(_SETTINGS):
         figure.savefig(buffer, format=kind, facecolor=PAPER, **options)
-    figure.set_layout_engine("none")  # keeps the places that the first drawing has computed
+        figure.set_layout_engine(None)  # keeps the places that the first drawing has computed
     return buffer.getvalue()

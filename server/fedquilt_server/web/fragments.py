@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -34,8 +35,12 @@ EVENTS_SHOWN = 100
 MISSING_SHOWN = 60
 
 
+@functools.cache
 def create_environment() -> Environment:
-    """Create the Jinja environment with the filters. An unknown name in a template raises an error."""
+    """Create the Jinja environment with the filters. An unknown name in a template raises an error.
+
+    All pages of a process share it, because each environment compiles its templates.
+    """
     loader = FileSystemLoader(Path(__file__).parent / "templates")
     env = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     env.filters.update(text.FILTERS, delta=delta_text, epsilon=epsilon_text)

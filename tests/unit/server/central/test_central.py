@@ -21,7 +21,7 @@ from fedquilt_server.report.sources import gather_runs
 SMALL: dict[str, Any] = {
     "name": "small", "seed": 3, "rounds": 4, "data": {"set": "digits", "clients": 4},
     "model": {"name": "mlp", "hidden": [16]}, "algorithm": {"name": "fedavg"},
-    "training": {"epochs": 2, "lr": 0.1, "momentum": 0.9},
+    "training": {"epochs": 2, "batch": 128, "lr": 0.1, "momentum": 0.9},
 }  # fmt: skip
 
 
@@ -52,7 +52,19 @@ def train(
         run.execute(stop, lambda row: None)
     finally:
         run.release()
+    return read_model(folder)
+
+
+def read_model(folder: Path) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in FileArrays(folder / "global.safetensors").items()}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished training."""
+    folder = tmp_path_factory.mktemp("central") / "run"
+    train(folder)
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -75,9 +87,9 @@ def test_a_plan_takes_no_memory_for_its_rounds() -> None:
 
 @pytest.mark.parametrize("training", [{"momentum": 0.9}, {"optimiser": "adam", "lr": 0.01}, {"precision": "amp"}])
 def test_an_interrupted_training_resumes_with_the_same_bits(training: dict[str, Any], tmp_path: Path) -> None:
-    settings = {"training": {"epochs": 2, "lr": 0.1, **training}}
+    settings = {"training": {"epochs": 2, "batch": 128, "lr": 0.1, **training}}
     whole = train(tmp_path / "whole", settings)
-    for steps in (1, 150):  # in the first round, and in a later one
+    for steps in (1, 40):  # in the first round, and in a later one
         with pytest.raises(CentralStoppedError):
             train(tmp_path / "parts", settings, stop=after(steps))
     assert train(tmp_path / "parts", settings) == whole
@@ -85,14 +97,14 @@ def test_an_interrupted_training_resumes_with_the_same_bits(training: dict[str, 
     assert [row.accuracy for row in again.rounds] == [row.accuracy for row in read_run(tmp_path / "whole").rounds]
 
 
-def test_the_optimiser_lives_for_the_whole_run(tmp_path: Path) -> None:
-    train(tmp_path / "whole")
-    stored = [FileArrays(path) for path in (tmp_path / "whole" / "blobs").iterdir() if path.is_file()]
-    assert [int(one["0.0/steps"]) for one in stored if "0.0/steps" in one] == [8 * 45]  # 1,433 samples in batches of 32
+def test_the_optimiser_lives_for_the_whole_run(trained: Path) -> None:
+    stored = [FileArrays(path) for path in (trained / "blobs").iterdir() if path.is_file()]
+    steps = 8 * 12  # 1,433 samples in batches of 128
+    assert [int(one["0.0/steps"]) for one in stored if "0.0/steps" in one] == [steps]
 
 
-def test_noise_and_schedule_are_the_experiments(tmp_path: Path) -> None:
-    clean = train(tmp_path / "clean")
+def test_noise_and_schedule_are_the_experiments(trained: Path, tmp_path: Path) -> None:
+    clean = read_model(trained)
     noisy = {"data": {**SMALL["data"], "label_noise": {"ratio": 0.3}}}
     assert train(tmp_path / "noisy", noisy) != clean
     found = read_run(tmp_path / "noisy").result
@@ -102,9 +114,8 @@ def test_noise_and_schedule_are_the_experiments(tmp_path: Path) -> None:
     assert train(tmp_path / "falling", falling) != clean
 
 
-def test_samples_of_all_clients_train_the_model(tmp_path: Path) -> None:
-    train(tmp_path / "run")
-    rows = (tmp_path / "run" / "replies.csv").read_text().splitlines()
+def test_samples_of_all_clients_train_the_model(trained: Path) -> None:
+    rows = (trained / "replies.csv").read_text().splitlines()
     samples = rows[0].split(",").index("samples")
     assert [float(row.split(",")[samples]) for row in rows[1:]] == [1433.0] * 4
 

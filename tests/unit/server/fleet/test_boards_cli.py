@@ -136,7 +136,7 @@ def test_a_terminal_shows_a_live_table_with_a_real_agent(federation: Federation,
         while not re.search(pattern, shown):
             shown += os.read(screen, 65536).decode(errors="replace")
 
-    watch = subprocess.Popen(
+    watch = ForkedProgram(
         [*base, "boards", "--watch", "--folder", str(federation.folder)], stdout=terminal, env=environment
     )
     os.close(terminal)

@@ -120,8 +120,8 @@ def test_cloud_inits_own_check_finds_no_fault(made: Federation, tmp_path: Path) 
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "Valid" in done.stdout
-        path.write_text(path.read_text().replace("runcmd:", "runcmd: 3\nunknown:"))
-        assert subprocess.run(words, capture_output=True, check=False).returncode != 0
+    path.write_text(path.read_text().replace("runcmd:", "runcmd: 3\nunknown:"))
+    assert subprocess.run(words, capture_output=True, check=False).returncode != 0
 
 
 def test_flashing_anew_replaces_what_was_there(made: Federation, wheels: Path, tmp_path: Path) -> None:
@@ -153,13 +153,13 @@ def test_packed_images(suffix: str, pack: Any, made: Federation, tmp_path: Path)
 
 def test_images_that_cannot_be_used(made: Federation, wheels: Path, tmp_path: Path) -> None:
     whole = stock(tmp_path / "whole.img")
-    (tmp_path / "short.img").write_bytes(whole.read_bytes()[: 20 << 20])
+    (tmp_path / "short.img").write_bytes(whole.read_bytes()[: 8 << 20])
     (tmp_path / "none.img").write_bytes(b"no image" * 1000)
     (tmp_path / "empty.img").touch()
     gpt = stock(tmp_path / "gpt.img", "gpt").read_bytes()
     (tmp_path / "damaged.img").write_bytes(gpt[:512] + bytes(512) + gpt[1024:])
     stock(tmp_path / "linux.img", "gpt", fat=False)
-    (wheels / "large.whl").write_bytes(bytes(40 << 20))
+    (wheels / "large.whl").write_bytes(bytes(10 << 20))
     cases = [
         ("short.img", card(made), "the file is incomplete"), ("none.img", card(made), "none.img: is not a disk image"),
         ("empty.img", card(made), "is not a disk image"), ("damaged.img", card(made), "partition table is damaged"),
@@ -208,18 +208,19 @@ def test_without_mtools_it_says_what_to_install(
 def test_a_card_is_written_and_read_back(made: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file is used as the card. Like a real card, it is larger than the image."""
     image, place = stock(tmp_path / "stock.img"), tmp_path / "card"
-    place.write_bytes(b"\xff" * (70 << 20))
-    device = Device(place, "Reader", 70 << 20)
+    size, more = image.stat().st_size, 1 << 20
+    place.write_bytes(b"\xff" * (size + more))
+    device = Device(place, "Reader", size + more)
     (tmp_path / "work").mkdir()
     done = flash_device(image, card(made), device, tmp_path / "work", silent)
     assert (done.target, "user-data" in inside(place).names()) == (str(place), True)
-    assert place.read_bytes()[64 << 20 :] == b"\xff" * (6 << 20)
+    assert place.read_bytes()[size:] == b"\xff" * more
     with pytest.raises(ImageError, match="smaller than the image"):
         flash_device(image, card(made), Device(place, "", 1 << 20), tmp_path / "work", silent)
 
     def spoil(_: Any) -> None:
         with place.open("r+b") as file:
-            file.seek(30 << 20)
+            file.seek(size - 1)
             file.write(b"!")
 
     monkeypatch.setattr(flash, "_drop_page_cache", spoil)
@@ -347,7 +348,7 @@ def test_a_card_is_not_written_without_asking(
     assert cli.run(words) == 9
     assert "Stick" in asked[0]
     assert place.read_bytes() == b"mine" * 1000
-    place.write_bytes(bytes(64 << 20))
+    place.write_bytes(bytes(16 << 20))
     assert cli.run([*words, "--yes"]) == 0
     assert len(asked) == 1
     assert "user-data" in inside(place).names()

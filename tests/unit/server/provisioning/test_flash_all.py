@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import os
+import shutil
 import stat
 import tarfile
 from collections.abc import Iterator
@@ -32,20 +33,30 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return packed
 
 
-@pytest.fixture
-def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Federation:
-    """Three boards: one with a wireless network, one Jetson, one revoked."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "wifi.yaml").write_text("ssid: Lab\npassword: a long one\ncountry: DE\n")
-    (tmp_path / "boards.csv").write_text("name,kind,wifi\nkitchen,pi4,wifi.yaml\nnano,jetson-nano,\ngone,pi4,\n")
-    for folder in (flash_cli.WHEELHOUSE, flash_cli.JETSON_WHEELHOUSE):
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with wheels, and a federation of three boards: one with a wireless network, one Jetson, one revoked."""
+    where = tmp_path_factory.mktemp("lab")
+    (where / "wifi.yaml").write_text("ssid: Lab\npassword: a long one\ncountry: DE\n")
+    (where / "boards.csv").write_text("name,kind,wifi\nkitchen,pi4,wifi.yaml\nnano,jetson-nano,\ngone,pi4,\n")
+    for folder in (where / flash_cli.WHEELHOUSE, where / flash_cli.JETSON_WHEELHOUSE):
         folder.mkdir(parents=True)
         (folder / "requirements.txt").write_text(f"{folder.name}\n")
         (folder / "pip-1.0-py3-none-any.whl").write_bytes(os.urandom(5000))
-    federation = make_federation(tmp_path / "federation", "lab", ["localhost"])
-    assert cli.run(["provision", "--from", "boards.csv"]) == 0
+    federation = make_federation(where / "federation", "lab", ["localhost"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(where)
+        assert cli.run(["provision", "--from", "boards.csv"]) == 0
     federation.revoke("gone")
-    return federation
+    return where
+
+
+@pytest.fixture
+def federation(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Federation:
+    """The federation of a copy of the template, which is the current folder."""
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return Federation(tmp_path / "federation")
 
 
 @pytest.fixture

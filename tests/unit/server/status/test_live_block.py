@@ -12,24 +12,6 @@ from tests.support.screens import Screen, on_screen
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import BoardStatus, RejectedReply, Snapshot
 
-PROGRAM = """
-import sys
-from fedquilt_server.status.snapshot import Snapshot
-from fedquilt_server.status.terminal import ProgressDisplay
-stopping = []
-with ProgressDisplay("http://127.0.0.1:8080/", 20, 0.0, lambda: bool(stopping)) as progress:
-    for line in sys.stdin:
-        if line == "stop\\n":
-            stopping.append(True)
-        elif line == "finish\\n":
-            progress.finish([])
-            break
-        elif line.startswith("{"):
-            progress.show(Snapshot.model_validate_json(line))
-        else:
-            progress.stage(line.strip())
-print("the summary")
-"""
 ZEROS = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
 HISTORY = [
     RoundResult.model_validate({**ZEROS, "round": n, "accuracy": 0.9 - n / 100, "loss": 0.5, "seconds": 1.5})
@@ -50,7 +32,7 @@ def type_in(screen: Screen, *lines: str) -> None:
 
 
 def display(columns: int, rows: int, **environment: str) -> Any:
-    return on_screen(["-c", PROGRAM], columns, rows, stdin=subprocess.PIPE, **environment)
+    return on_screen("tests.support.shown_progress", columns=columns, rows=rows, stdin=subprocess.PIPE, **environment)
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (60, 24), (200, 50)])

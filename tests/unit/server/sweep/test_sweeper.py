@@ -40,7 +40,7 @@ class Program(RunHost):
     text: str = ""
 
     def command(self, folder: Path, port: int) -> tuple[str, ...]:
-        return (sys.executable, "-c", self.text.replace("{folder}", str(folder)))
+        return (sys.executable, "-S", "-c", self.text.replace("{folder}", str(folder)))
 
 
 def plan(folder: Path, *seeds: int) -> SweepPlan:

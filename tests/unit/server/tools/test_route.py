@@ -33,14 +33,14 @@ def test_every_node_is_visited_once_and_few_metres_are_wasted(nodes: list[Point]
 
 def test_crossing_legs_are_mended() -> None:
     """On a circle, the shortest route follows the circle."""
-    angles = [2 * math.pi * number / 16 for number in range(16)]
+    angles = [2 * math.pi * number / 12 for number in range(12)]
     nodes = [(100 * math.cos(a), 100 * math.sin(a)) for a in sorted(angles, key=lambda a: (a * 7) % 3)]
     route = plan_route((100.0, 0.0), nodes)
-    assert route.distance == pytest.approx(2 * 15 * 200 * math.sin(math.pi / 16), rel=1e-6)
+    assert route.distance == pytest.approx(2 * 11 * 200 * math.sin(math.pi / 12), rel=1e-6)
 
 
 def test_the_same_nodes_give_the_same_way() -> None:
-    nodes = [(float(7 * n % 50), float(11 * n % 37)) for n in range(20)]
+    nodes = [(float(7 * n % 50), float(11 * n % 37)) for n in range(10)]
     assert plan_route((0.0, 0.0), nodes) == plan_route((0.0, 0.0), nodes)
 
 

@@ -33,13 +33,13 @@ RUN = Snapshot(
     name="demo", run="demo-1", algorithm="fedavg", dataset="digits", phase="training", broker_connected=True, round=3,
     rounds=5, tasks=8, replies=5, awaited=[1, 2, 3], history=ROWS[:2], boards=[BoardStatus(agent="pi-1", clients=[0])],
 )  # fmt: skip
-WATCH = ["-m", "fedquilt_common.cli", "watch"]
+WATCH = ("fedquilt_common.cli", "watch")
 
 
 @contextmanager
 def watching(*options: str) -> Iterator[tuple[subprocess.Popen[str], Iterator[str]]]:
     """``fedquilt watch`` in a pipe; yields the process and its lines."""
-    argv = [sys.executable, "-u", *WATCH, *options]
+    argv = [sys.executable, "-m", *WATCH, *options]
     with ForkedProgram(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -215,7 +215,7 @@ def test_the_identity_watch_has_the_rights_for_it(tmp_path: Path) -> None:
 def test_a_terminal_follows_the_run_and_keeps_its_last_state(
     columns: int, rows: int, store: StatusStore, page: PageServer
 ) -> None:
-    with on_screen([*WATCH, page.url], columns, rows) as screen:
+    with on_screen(*WATCH, page.url, columns=columns, rows=rows) as screen:
         screen.wait_for(lambda text: "5/8 replies" in text)
         assert screen.lines[0] == "demo: fedavg on digits"
         assert len(screen.lines) <= rows
@@ -231,7 +231,7 @@ def test_ctrl_c_ends_it_while_the_page_hangs() -> None:
     """The page accepts the connection and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        with on_screen([*WATCH, url], 80, 24) as screen:
+        with on_screen(*WATCH, url, columns=80, rows=24) as screen:
             screen.wait_for(lambda text: "Connecting" in text)
             connection, _ = server.accept()
             with connection:

@@ -90,12 +90,12 @@ def test_a_folder_that_is_gone_is_named(open_page: OpenPage, tmp_path: Path) -> 
 
 
 def test_the_curves_of_another_run_are_thinned(open_page: OpenPage, tmp_path: Path) -> None:
-    rounds = make_rounds([number / 5000 for number in range(3000)])
+    rounds = make_rounds([number / 5000 for number in range(1500)])
     write_run(tmp_path / "long", rounds=rounds)
     found = open_page(write_run(tmp_path / "now")).get("/api/v1/runs/long/curves").json()
     assert found == draw_curves(rounds, ACCURACY).since(None)
     assert set(found) == {"start", "measure", "title", "share", *COLUMNS}
-    assert len(found["round"]) < 1000
+    assert len(found["round"]) < 750
 
 
 def test_curves_are_drawn_again_only_if_the_run_has_changed(

@@ -1,0 +1,19 @@
+"""What all tests of the page share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from unittest import mock
+
+import httpx
+import pytest
+
+create_ssl_context = functools.cache(httpx.create_ssl_context)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_tls_context() -> Iterator[None]:
+    """Load the certificates once: every client would, also for plain HTTP, and that takes as long as a page's start."""
+    with mock.patch.object(httpx._transports.default, "create_ssl_context", create_ssl_context):
+        yield
