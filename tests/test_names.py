@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from collections import defaultdict
-from collections.abc import Iterator
 
+import pytest
 from tests.test_layering import sources
 
+CLASS = re.compile(r"^[ \t]*class[ \t]+_*(\w+)[ \t]*[(:\[]", re.MULTILINE)
+ASSIGNED = re.compile(r"^_*([A-Z]\w*)[ \t]*=(?!=)", re.MULTILINE)
 
-def type_names(tree: ast.Module) -> Iterator[str]:
+
+def type_names(source: str) -> set[str]:
     """Classes anywhere in a module, and type aliases at its top level, without their underscore."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            yield node.name.lstrip("_")
-    for statement in tree.body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            name = statement.targets[0].id.lstrip("_")
-            if name[:1].isupper() and not name.isupper() and any(letter.islower() for letter in name):
-                yield name
+    aliases = {name for name in ASSIGNED.findall(source) if not name.isupper() and any(map(str.islower, name))}
+    return {*CLASS.findall(source), *aliases}
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("@final\nclass _Own(Base[int]):\n    class Inner: ...\n", {"Own", "Inner"}),
+        ("def make():\n    class Hidden:\n        Value = 3\n", {"Hidden"}),
+        ("Pair = tuple[int, int]\n_Names=list[str]\n", {"Pair", "Names"}),
+        ("LIMIT = 3\nA = B = 4\nplace = Place()\nPlace == place\n    class of things,\n", set()),
+    ],
+)
+def test_a_type_name_would_be_seen(source: str, names: set[str]) -> None:
+    assert type_names(source) == names
 
 
 def test_a_type_name_exists_once() -> None:
     found: dict[str, set[str]] = defaultdict(set)
     for module, path in sources():
-        for name in type_names(ast.parse(path.read_text())):
+        for name in type_names(path.read_text()):
             found[name].add(module)
     assert {name: modules for name, modules in found.items() if len(modules) > 1} == {}

@@ -23,7 +23,7 @@ from fedquilt_common.wire.round_messages import SliceMessage
 _WORKER: Final = "fedquilt_client.worker"
 AGENT_MODULES: Final = ("fedquilt_client.cli",)
 """What every agent imports."""
-WORKER_MODULES: Final = ("torch", "fedquilt_client.context", _WORKER)
+WORKER_MODULES: Final = ("torch", "fedquilt_common.training.learner", "fedquilt_client.context", _WORKER)
 """What every training process imports."""
 PRIVATE_MODULE: Final = "fedquilt_common.training.private_gradients"
 """What those import that train with differential privacy; it needs Opacus."""

@@ -22,22 +22,35 @@ from fedquilt_common.wire.codec import FileArrays, write_arrays
 
 Arrays = dict[str, NDArray[Any]]
 
-FLOATS = st.floats(-1e6, 1e6, width=32)
+SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=6)
+CLIENTS = st.lists(st.integers(0, 99), min_size=1, max_size=6, unique=True)
+SEEDS = st.integers(0, 2**32 - 1)
 WEIGHTS = st.floats(0, 1e12) | st.integers(0, 1000).map(float)
+EDGES = (0.0, -0.0, 1.0, -1.0, 1e6, -1e6, 0.5, 1e-30, 2.0**-149)
+
+
+def _floats(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Return numbers up to a million of any magnitude, one in four from ``EDGES``."""
+    usual = rng.uniform(-1, 1, shape) * 10.0 ** rng.integers(-9, 7, shape)
+    return np.where(rng.random(shape) < 0.25, rng.choice(EDGES, shape), usual)
+
+
+def _arrays(rng: np.random.Generator, shape: tuple[int, ...]) -> Arrays:
+    return {
+        "w": _floats(rng, shape).astype(np.float32),
+        "wide": _floats(rng, (5,)),
+        "steps": rng.integers(-(2**40), 2**40, 7) >> rng.integers(0, 41, 7),
+        "one": _floats(rng, ()).astype(np.float32),
+    }
 
 
 @st.composite
 def exchanges(draw: st.DrawFn) -> dict[int, Reply]:
     """Replies of up to six clients with the same arrays: two of floats, one of integers, one of one number."""
-    shape = draw(hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=6))
-    arrays = st.fixed_dictionaries({
-        "w": hnp.arrays(np.float32, shape, elements=FLOATS),
-        "wide": hnp.arrays(np.float64, (5,), elements=st.floats(-1e6, 1e6)),
-        "steps": hnp.arrays(np.int64, (7,), elements=st.integers(-(2**40), 2**40)),
-        "one": hnp.arrays(np.float32, (), elements=FLOATS),
-    })  # fmt: skip
-    clients = draw(st.lists(st.integers(0, 99), min_size=1, max_size=6, unique=True))
-    replies = {client: Reply(draw(arrays), draw(WEIGHTS)) for client in clients}
+    shape = draw(SHAPES)
+    clients = draw(CLIENTS)
+    rng = np.random.default_rng(draw(SEEDS))
+    replies = {client: Reply(_arrays(rng, shape), draw(WEIGHTS)) for client in clients}
     if sum(reply.weight for reply in replies.values()) < 1e-300:
         replies[clients[0]] = Reply(replies[clients[0]].arrays, 1.0)
     return replies

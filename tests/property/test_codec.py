@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -42,13 +43,29 @@ def container() -> Iterator[Path]:
         yield Path(name) / "a" / "container"
 
 
+def _numbers(dtype: Any, shape: tuple[int, ...], seed: int) -> NDArray[Any]:
+    """Return finite numbers of any bits; one in four is small, zero or an end of the range."""
+    kind, rng = np.dtype(dtype), np.random.default_rng(seed)
+    limits = np.finfo(kind) if kind.kind == "f" else np.iinfo("u1" if kind.kind == "b" else kind)
+    edges = np.array([limits.min, limits.max, 0, 1]).astype(kind)
+    if kind.kind == "f":
+        edges = np.array([*edges, -edges[2], np.finfo(kind).smallest_subnormal], kind)
+    any_bits = np.frombuffer(rng.bytes(kind.itemsize * math.prod(shape)), f"u{kind.itemsize}").reshape(shape)
+    found = any_bits % 2 == 1 if kind.kind == "b" else any_bits.view(kind)
+    kept = np.isfinite(found) & (rng.random(shape) < 0.75)
+    return np.asarray(np.where(kept, found, rng.choice(edges, shape)))
+
+
+def arrays_of(dtypes: st.SearchStrategy[Any]) -> st.SearchStrategy[NDArray[Any]]:
+    return st.builds(_numbers, dtypes, SHAPES, st.integers(0, 2**32 - 1))
+
+
 def finite(width: Literal[16, 32, 64]) -> st.SearchStrategy[NDArray[Any]]:
-    floats = st.floats(width=width, allow_nan=False, allow_infinity=False)
-    return hnp.arrays(np.dtype(f"f{width // 8}"), SHAPES, elements=floats)
+    return arrays_of(st.just(f"f{width // 8}"))
 
 
 def dictionaries(arrays: st.SearchStrategy[NDArray[Any]]) -> st.SearchStrategy[dict[str, NDArray[Any]]]:
-    return st.dictionaries(NAMES, arrays | hnp.arrays(INTEGERS, SHAPES), max_size=4)
+    return st.dictionaries(NAMES, arrays | arrays_of(INTEGERS), max_size=4)
 
 
 def sent(path: Path, arrays: Mapping[str, NDArray[Any]], precision: Precision = "fp32") -> FileArrays:

@@ -333,9 +333,7 @@ class TwoExchanges(Federation):
     two = True
 
 
-PROFILE = settings(
-    max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+PROFILE = settings(suppress_health_check=[HealthCheck.too_slow])
 TestOneExchange = Federation.TestCase
 TestOneExchange.settings = PROFILE
 TestTwoExchanges = TwoExchanges.TestCase

@@ -15,7 +15,10 @@ from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.partition import Scheme, partition, partition_by
 from fedquilt_common.errors import ExperimentError
 
-labels_of = st.lists(st.integers(0, 9), min_size=1, max_size=300).map(lambda y: np.array(y, dtype=np.int64))
+labels_of = st.builds(
+    lambda seed, classes, size: np.random.default_rng(seed).integers(0, classes, size),
+    st.integers(0, 2**32 - 1), st.integers(1, 10), st.integers(1, 300),
+)  # fmt: skip
 alphas = st.floats(1e-4, 1e4)
 seeds = st.integers(0, 2**63 - 1)
 
@@ -257,15 +260,15 @@ def test_all_classes_where_none_are_said() -> None:
         assert np.bincount(labels[share]).tolist() == [2] * 6
 
 
-@given(st.integers(1, 9), st.lists(st.integers(1, 30), min_size=40, max_size=80))
-def test_each_person_has_one_client(clients: int, persons: list[int]) -> None:
-    subjects = np.array(persons)
-    if len(set(persons)) < clients:
+@given(st.integers(1, 9), seeds, st.integers(1, 30), st.integers(40, 80))
+def test_each_person_has_one_client(clients: int, seed: int, persons: int, samples: int) -> None:
+    subjects = np.random.default_rng(seed).integers(0, persons, samples)
+    if len(set(subjects)) < clients:
         return
     shares = partition_by(Scheme("natural", subjects=subjects), subjects, clients, 0)
     assert np.array_equal(np.sort(np.concatenate(shares)), np.arange(len(subjects)))
     owners = [set(subjects[share]) for share in shares]
-    assert sum(map(len, owners)) == len(set(persons))
+    assert sum(map(len, owners)) == len(set(subjects))
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_large_inputs_are_read_a_few_at_a_time() -> None:
             read.append(part.size)
             return part
 
-    images = np.random.default_rng(0).random((12, 3, 640, 640), dtype=np.float32)
+    images = np.random.default_rng(0).random((6, 3, 640, 640), dtype=np.float32)
     found = cluster_inputs(images.view(Stored), 3, "pca", seed=0)
     assert max(read) <= 1 << 22
     assert np.array_equal(found, cluster_inputs(images, 3, "pca", seed=0))

@@ -10,40 +10,40 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedquilt_common.algorithm_api import Task
-from fedquilt_common.types import Arrays
+from fedquilt_common.types import Arrays, Scalar
 from fedquilt_server.coordinator.publications import PublicationPlan, plan_publications
-
-Pool = list[dict[str, NDArray[Any]]]
-
-
-@st.composite
-def pools(draw: st.DrawFn) -> Pool:
-    """Arrays objects; some are equal without being the same, some are empty."""
-    contents = draw(st.lists(st.integers(0, 2), min_size=1, max_size=5))
-    return [{"w": np.full(2, value)} if value else {} for value in contents]
-
 
 SCALARS = st.dictionaries(st.sampled_from("ab"), st.sampled_from([0, 1, True, 1.0, -0.0, 0.0, "1", float("nan")]))
 
 
-@st.composite
-def exchanges(draw: st.DrawFn) -> dict[int, Task]:
-    pool = draw(pools())
-    task = st.builds(Task, st.sampled_from(["train", "score"]), st.sampled_from(pool), SCALARS)
-    return draw(st.dictionaries(st.integers(0, 50), task, max_size=12))
+ASKED = st.tuples(st.sampled_from(["train", "score"]), st.integers(0, 4), SCALARS)
+"""Kind of a task, the place of its arrays, and its scalars."""
+
+
+def _exchange(contents: list[int], asked: dict[int, tuple[str, int, dict[str, Scalar]]]) -> dict[int, Task]:
+    """Return tasks; some arrays objects are equal without being the same, some are empty."""
+    pool: list[dict[str, NDArray[Any]]] = [{"w": np.full(2, value)} if value else {} for value in contents]
+    return {client: Task(kind, pool[place % len(pool)], scalars) for client, (kind, place, scalars) in asked.items()}
+
+
+EXCHANGES = st.builds(
+    _exchange,
+    st.lists(st.integers(0, 2), min_size=1, max_size=5),
+    st.dictionaries(st.integers(0, 50), ASKED, max_size=12),
+)
 
 
 def content(arrays: Arrays) -> dict[str, bytes]:
     return {name: x.tobytes() for name, x in arrays.items()}
 
 
-@given(exchanges())
+@given(EXCHANGES)
 def test_each_object_is_published_once(tasks: dict[int, Task]) -> None:
     published = [id(publication.arrays) for publication in plan_publications(tasks).patches]
     assert sorted(published) == sorted({id(t.arrays) for t in tasks.values() if t.arrays})
 
 
-@given(exchanges())
+@given(EXCHANGES)
 def test_each_client_gets_what_its_task_holds(tasks: dict[int, Task]) -> None:
     made = plan_publications(tasks)
     groups = {client: group for group in made.groups for client in group.clients}
@@ -59,7 +59,7 @@ def test_each_client_gets_what_its_task_holds(tasks: dict[int, Task]) -> None:
         assert repr(sorted(group.task.scalars.items())) == repr(sorted(task.scalars.items()))
 
 
-@given(exchanges(), st.randoms())
+@given(EXCHANGES, st.randoms())
 def test_the_order_is_that_of_the_clients(tasks: dict[int, Task], random: Any) -> None:
     made = plan_publications(tasks)
     firsts = [group.clients[0] for group in made.groups]

@@ -33,6 +33,8 @@ PROCESSES.set_forkserver_preload([
     "fedquilt_common.training.learner", "fedquilt_server.cli", "fedquilt_server.coordinator.coordinator",
     "fedquilt_server.simulate_cli", "fedquilt_server.web.server",
 ])  # fmt: skip
+_OWN = set[str]()
+"""Modules that forks keep. A fork that looked at all of them would copy their memory."""
 
 
 class WarmCommand:
@@ -135,9 +137,8 @@ class ForkedProgram(subprocess.Popen[Any]):
     ) -> None:
         words = [word for word in args if word != "-u"]  # its output has line buffers in any case
         if words[:2] == [sys.executable, "-m"]:
-            preexec_fn = partial(
-                _become, words[2], words[3:], dict(os.environ if env is None else env), preexec_fn, pass_fds
-            )
+            environment = dict(os.environ if env is None else env)
+            preexec_fn = partial(_become, words[2], words[3:], environment, preexec_fn, pass_fds, _foreign_modules())
         super().__init__(args, env=env, preexec_fn=preexec_fn, pass_fds=pass_fds, **options)
 
 
@@ -147,6 +148,7 @@ def _become(
     environment: Mapping[str, str],
     before: Callable[[], object] | None,
     kept: Collection[int],
+    foreign: Collection[str],
 ) -> None:
     """Call a module's ``main`` with the state of a new process, instead of beginning a program. Never returns."""
     if before is not None:
@@ -165,13 +167,15 @@ def _become(
     warnings.simplefilter("default")
     subprocess.Popen = ForkedProgram  # type: ignore[assignment,misc]
     os.environ.clear()
+    for name in foreign:
+        sys.modules.pop(name, None)
     os._exit(_run_main(module, arguments, environment))
 
 
 def _run_main(module: str, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Return the exit code of a module's ``main``."""
     _enter(arguments, environment)
-    _forget_packages()
+    importlib.invalidate_caches()
     code = 0
     try:
         importlib.import_module(module).main()
@@ -193,13 +197,13 @@ def _enter(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     sys.path[:0] = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", *sys.path)]
 
 
-def _forget_packages() -> None:
-    """Forget modules that are neither installed nor the project's: each test has others of the same name."""
-    known = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]))
-    for name, module in list(sys.modules.items()):
-        if not (getattr(module, "__file__", None) or sys.prefix).startswith(known):
-            del sys.modules[name]
-    importlib.invalidate_caches()
+def _foreign_modules() -> list[str]:
+    """Return the modules that are neither installed nor the project's: each test has others of the same name."""
+    places = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]))
+    files = {name: getattr(sys.modules.get(name), "__dict__", {}).get("__file__") for name in set(sys.modules) - _OWN}
+    foreign = [name for name, file in files.items() if not (file or sys.prefix).startswith(places)]
+    _OWN.update(files.keys() - foreign)
+    return foreign
 
 
 def _command(

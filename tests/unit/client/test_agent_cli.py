@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 from tests.support.agents import presences
+from tests.support.warm import ForkedProgram
 
 from fedquilt_client import cli as module
 from fedquilt_client import process
@@ -230,18 +231,22 @@ def test_mistakes_are_told_without_a_traceback(
 def test_unusable_certificates_are_told(tmp_path: Path) -> None:
     options = ("--broker", "mqtts://lab", "--ca", "absent.pem", "--state", str(tmp_path))
     command = [sys.executable, "-m", "fedquilt_common.cli", "agent", *NEEDED[2:], *options]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30)
-    assert done.returncode == 4
-    assert done.stderr.startswith("fedquilt: the TLS files for mqtts://lab:8883 cannot be used")
-    assert "Traceback" not in done.stderr
+    with ForkedProgram(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        _, error = process.communicate(timeout=30)
+    assert process.returncode == 4
+    assert error.startswith("fedquilt: the TLS files for mqtts://lab:8883 cannot be used")
+    assert "Traceback" not in error
 
 
 @contextlib.contextmanager
-def agent_process(port: int, federation: str, folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "fedquilt_common.cli", "agent", "--broker", f"mqtt://127.0.0.1:{port}",
-               "--federation", federation, "--id", "board", "--clients", "0-3", "--state", str(folder / "state"),
-               *options]  # fmt: skip
-    with (folder / "agent.log").open("w") as log, subprocess.Popen(command, stderr=log, text=True) as process:
+def agent_process(
+    port: int, federation: str, folder: Path, start: type[subprocess.Popen[str]] = ForkedProgram
+) -> Iterator[subprocess.Popen[str]]:
+    command = [
+        sys.executable, "-m", "fedquilt_common.cli", "agent", "--broker", f"mqtt://127.0.0.1:{port}",
+        "--federation", federation, "--id", "board", "--clients", "0-3", "--state", str(folder / "state"),
+    ]  # fmt: skip
+    with (folder / "agent.log").open("w") as log, start(command, stderr=log, text=True) as process:
         try:
             yield process
         finally:
@@ -251,7 +256,7 @@ def agent_process(port: int, federation: str, folder: Path, *options: str) -> It
 def test_an_idle_agent_is_small_and_leaves_in_order(
     peer: Peer, wait_for: Wait, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    with agent_process(peer.port, peer.topics.federation, tmp_path) as process:
+    with agent_process(peer.port, peer.topics.federation, tmp_path, start=subprocess.Popen) as process:
         wait_for(lambda: presences(peer) and peer.messages("telemetry"), "presence and telemetry")
         agent = psutil.Process(process.pid)
         size = agent.memory_info().rss
