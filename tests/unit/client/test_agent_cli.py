@@ -240,11 +240,12 @@ def test_unusable_certificates_are_told(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def agent_process(
-    port: int, federation: str, folder: Path, start: type[subprocess.Popen[str]] = ForkedProgram
+    port: int, federation: str, folder: Path, *options: str, start: type[subprocess.Popen[str]] = ForkedProgram
 ) -> Iterator[subprocess.Popen[str]]:
     command = [
         sys.executable, "-m", "fedquilt_common.cli", "agent", "--broker", f"mqtt://127.0.0.1:{port}",
         "--federation", federation, "--id", "board", "--clients", "0-3", "--state", str(folder / "state"),
+        *options,
     ]  # fmt: skip
     with (folder / "agent.log").open("w") as log, start(command, stderr=log, text=True) as process:
         try:
