@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyte
-from tests.support.warm import ForkedProgram
 
 PATIENCE = 60.0
 COLOURS = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
@@ -84,7 +83,9 @@ class Screen:
 def on_screen(
     module: str, *arguments: str, columns: int, rows: int, stdin: int | None = None, **environment: str
 ) -> Iterator[Screen]:
-    """Start the ``main`` of a module, as a forked program, with its own terminal; ends it with the block.
+    """Start a module with its own terminal; ends it with the block.
+
+    It is no fork: rich decides at its import whether it writes to a terminal.
 
     Args:
         module: name of the module.
@@ -102,8 +103,8 @@ def on_screen(
         os.close(os.open(os.ttyname(1), os.O_RDWR))  # the first terminal that it opens becomes its own
 
     inherited = {name: value for name, value in os.environ.items() if name not in COLOURS}
-    process = ForkedProgram(
-        [sys.executable, "-m", module, *arguments],
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", module, *arguments],
         stdin=theirs if stdin is None else stdin, stdout=theirs, stderr=theirs,
         env={**inherited, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **environment},
         preexec_fn=enter,
