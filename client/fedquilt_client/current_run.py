@@ -117,7 +117,8 @@ def discard_reply(run: CurrentRun, reply: StoredReply) -> None:
 
 def _joint_reply(run: str, finished: JobFinished) -> JointReply:
     """Return the reply of a joint job, for the tasks that it has done."""
-    job, members = finished.job, finished.job.members[: finished.done]
+    job, result = finished.job, finished.result
+    members = job.members[: result.done]
     return JointReply(
         run,
         job.client,
@@ -125,8 +126,8 @@ def _joint_reply(run: str, finished: JobFinished) -> JointReply:
         job.exchange,
         job.fingerprint,
         job.reply.name,
-        finished.digest,
-        finished.size,
+        result.digest,
+        result.size,
         clients=tuple(client for client, _ in members),
         tasks=tuple(fingerprint for _, fingerprint in members),
     )
@@ -144,7 +145,7 @@ def commit_finished(store: RunStore, finished: JobFinished) -> StoredReply | Non
     Raises:
         RunFolderError: the client's record or a ledger is damaged.
     """
-    job, spent = finished.job, finished.spent
+    job, result, spent = finished.job, finished.result, finished.result.spent
     if job.members:
         return store.hold(_joint_reply(store.run.run, finished))
     if spent is not None:
@@ -159,9 +160,9 @@ def commit_finished(store: RunStore, finished: JobFinished) -> StoredReply | Non
         job.round,
         job.exchange,
         job.fingerprint,
-        name_reply(job.round, job.exchange, job.fingerprint, finished.digest, finished.head),
-        finished.digest,
-        finished.size,
-        finished.head,
+        name_reply(job.round, job.exchange, job.fingerprint, result.digest, result.head),
+        result.digest,
+        result.size,
+        result.head,
     )
-    return store.commit(reply, store.drafts(job.client, job.round, job.exchange), job.since, memory=finished.memory)
+    return store.commit(reply, store.drafts(job.client, job.round, job.exchange), job.since, memory=result.memory)

@@ -308,8 +308,8 @@ class Jobs:
     def _finish(self, run: CurrentRun, event: JobFinished) -> None:
         for client, _ in event.job.task_ids:
             self.progress.pop(client, None)
-        run.store.note_memory(kept=not event.memoryless)
-        others_wait = self._joint.awaits_first(event.job.kind) or event.done < len(event.job.members)
+        run.store.note_memory(kept=not event.result.memoryless)
+        others_wait = self._joint.awaits_first(event.job.kind) or event.result.done < len(event.job.members)
         self._joint.note(event)
         with self._give_up_if_damaged(run, task_id(event.job)):
             if (reply := commit_finished(run.store, event)) is None:

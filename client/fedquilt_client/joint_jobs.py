@@ -54,7 +54,7 @@ class JointJobs:
     def note(self, finished: JobFinished) -> None:
         """Note how long a job took."""
         if finished.seconds is not None:
-            self._seconds[finished.job.kind] = finished.seconds / (finished.done or 1)
+            self._seconds[finished.job.kind] = finished.seconds / (finished.result.done or 1)
 
     def divide(self, run: CurrentRun, tasks: Iterable[OpenTask], pending: Collection[Job]) -> list[list[OpenTask]]:
         """Return the tasks of each job that can start: those of a joint one have the same inputs, in client order.

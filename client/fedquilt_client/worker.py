@@ -133,6 +133,7 @@ class Worker:
             os._exit(1)  # the agent has ended, so there is nobody to report this to either
 
     def _work(self, job: Job) -> DoneLine:
+        """Do one job and write its files."""
         if self._is_scarce(job):
             return_freed_memory(TRAINING)
         else:

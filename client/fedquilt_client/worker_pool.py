@@ -18,7 +18,7 @@ from fedquilt_client.capacity import oom_kills
 from fedquilt_client.energy import EnergyMeter
 from fedquilt_client.worker_process import WorkerProcess, start_worker
 from fedquilt_common.experiment.agent_config import IDLE_SECONDS
-from fedquilt_common.training_jobs import Job, Spending
+from fedquilt_common.training_jobs import Job
 from fedquilt_common.worker_lines import (
     CancelledLine,
     CancelLine,
@@ -62,24 +62,13 @@ class JobFinished:
     """A job is done; its drafts are on disk.
 
     Attributes:
-        digest: SHA-256 of the reply, which has ``size`` bytes.
-        memory: SHA-256 of the client's new private memory; None if the memory is unchanged.
-        head: bytes of the reply that are the head of soft labels.
-        spent: what the ledger must record before the reply leaves the board; None: nothing.
+        result: what the training process tells of it.
         seconds: time that the training process has taken; None for its first job of a run, which also loads its data.
-        memoryless: whether it is sure that the run's clients keep nothing from task to task.
-        done: of a joint job, how many of its tasks, from the first on.
     """
 
     job: Job
-    digest: str
-    size: int
-    memory: str | None
-    head: int = 0
-    spent: Spending | None = None
+    result: DoneLine
     seconds: float | None = None
-    memoryless: bool = False
-    done: int = 0
 
 
 @dataclass(frozen=True)
@@ -369,9 +358,7 @@ def _outcome(job: Job, last: LastLine, need: int, seconds: float | None) -> JobE
     """Return the event for the last line about a job that was not cancelled."""
     match last:
         case DoneLine():
-            return JobFinished(
-                job, last.digest, last.size, last.memory, last.head, last.spent, seconds, last.memoryless, last.done
-            )
+            return JobFinished(job, last, seconds)
         case MemoryLine():
             return JobOutOfMemory(job, need) if need else JobFailed(job, "out of memory")
         case DamagedLine():

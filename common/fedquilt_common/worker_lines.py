@@ -1,7 +1,4 @@
-"""The lines that a training process and its agent write to each other besides jobs, as JSON.
-
-A replay reads the lines of its training processes, too.
-"""
+"""The lines that a training process and its agent, or a replay, write to each other besides jobs, as JSON."""
 
 from __future__ import annotations
 
@@ -98,7 +95,8 @@ class FailedLine(_LineOfJob):
     cause: Literal["", "disk", "declined"] = ""
 
 
-LastLine = DoneLine | CancelledLine | MemoryLine | DamagedLine | FailedLine
+FailureLine = MemoryLine | DamagedLine | FailedLine
+LastLine = DoneLine | CancelledLine | FailureLine
 """The last line about a job."""
 ProcessLine = TrainingLine | ProgressLine | TrainedLine | LastLine
 _PROCESS_LINE: Final[TypeAdapter[ProcessLine]] = TypeAdapter(Annotated[ProcessLine, Field(discriminator="event")])

@@ -28,7 +28,7 @@ from fedquilt_common.training_jobs import Job
 from fedquilt_common.wire.codec import open_arrays
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, SumHeader
 from fedquilt_common.wire.round_messages import PatchMessage, RoundMessage, TaskMessage
-from fedquilt_common.worker_lines import EnergyLine
+from fedquilt_common.worker_lines import DoneLine, EnergyLine
 
 MEMBERS = [(client, f"{client}" * 16) for client in (0, 2, 3)]
 
@@ -126,7 +126,8 @@ class Desk:
 
     def note(self, seconds: float, kit: Kit, **changes: Any) -> None:
         job = kit.job(kit.run(), 0, **changes)
-        self.joint.note(JobFinished(job, "d" * 64, 1, None, seconds=seconds, done=len(job.members)))
+        result = DoneLine(number=job.number, digest="d" * 64, size=1, memoryless=True, done=len(job.members))
+        self.joint.note(JobFinished(job, result, seconds))
 
     def divide(self, tasks: list[OpenTask], *pending: str) -> list[int]:
         """Return the number of tasks of each job, while jobs of other kinds are pending."""

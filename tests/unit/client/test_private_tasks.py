@@ -26,7 +26,7 @@ from fedquilt_common.privacy.sample_batches import largest_draw
 from fedquilt_common.private_memory import SECRETS
 from fedquilt_common.secure_aggregation.tasks import ATTEMPT, EXCHANGE
 from fedquilt_common.submodels.slices import full_slice
-from fedquilt_common.training_jobs import CheckedFile, Job, Spending
+from fedquilt_common.training_jobs import CheckedFile, Job
 from fedquilt_common.types import Arrays
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RunMessage
@@ -67,12 +67,7 @@ class PrivateBoard:
         return self.kit.job(run[0], client, [self.model], reply=drafts.reply, memory_out=drafts.memory, **fields)
 
     def train(self, job: Job) -> JobFinished:
-        finished = done(job)
-        spent = finished.spent
-        return JobFinished(
-            job, finished.digest, finished.size, finished.memory, finished.head,
-            Spending.model_validate(spent) if spent is not None else None,
-        )  # fmt: skip
+        return JobFinished(job, done(job))
 
     def ledgers(self) -> list[int]:
         """Return the number of tasks in each ledger."""
@@ -105,7 +100,7 @@ def test_labels_of_a_client_that_does_not_train_have_no_number_of_samples_either
         "algorithm": {"name": "fedmd"}, "data": {"set": "digits", "clients": 4, "public": {"samples": 20}}
     }  # fmt: skip
     job = board.job(board.run(**fields), kind="score", labels=True)
-    assert board.train(job).spent is None
+    assert board.train(job).result.spent is None
     assert header(job).weight == 1.0
 
 
@@ -179,7 +174,7 @@ def test_no_client_tells_its_number_of_samples_in_an_experiment_with_privacy(boa
     """Else clients with privacy would weigh nothing beside the others."""
     fields: dict[str, Any] = {"privacy": None, "fleet": [{"clients": 3}, {"clients": 1, "privacy": {"epsilon": 2.0}}]}
     job = board.job(board.run(**fields))
-    assert board.train(job).spent is None
+    assert board.train(job).result.spent is None
     assert header(job).weight == 1.0
 
 
@@ -189,7 +184,7 @@ def test_a_replay_cannot_know_the_noise(board: PrivateBoard) -> None:
 
 
 def test_without_privacy_there_is_no_ledger(board: PrivateBoard, tmp_path: Path) -> None:
-    assert board.train(board.job(board.run(privacy=None))).spent is None
+    assert board.train(board.job(board.run(privacy=None))).result.spent is None
     assert not (tmp_path / "state" / "privacy").exists()
 
 

@@ -18,7 +18,6 @@ import psutil
 import pytest
 
 from fedquilt_client.worker import Worker
-from fedquilt_client.worker_pool import JobFinished
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.public import digest_of, public_set
 from fedquilt_common.datasets.shares import digest_shares, shares
@@ -33,6 +32,7 @@ from fedquilt_common.training_jobs import CheckedFile, Job
 from fedquilt_common.wire.chunks import digest_file
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RunMessage
+from fedquilt_common.worker_lines import DoneLine
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Kit
@@ -53,11 +53,10 @@ def do(job: Job) -> dict[str, Any]:
     return last
 
 
-def done(job: Job) -> JobFinished:
+def done(job: Job) -> DoneLine:
     event = do(job)
-    assert event.pop("event") == "done", event
-    del event["number"]
-    return JobFinished(job, **event)
+    assert event["event"] == "done", event
+    return DoneLine.model_validate(event)
 
 
 def experiment_of(run: RunMessage) -> Experiment:
@@ -245,6 +244,15 @@ def test_a_fault_in_the_program_is_told_and_the_process_goes_on(kit: Kit, capsys
     assert json.loads(out.getvalue())["reason"] == "KeyError: 'x'"
     assert "Traceback" in capsys.readouterr().err
     worker.do(job)
+
+
+@pytest.mark.parametrize("kind", ["OSError", "ValueError"])
+def test_an_error_whose_text_is_not_in_utf_8_is_told(kit: Kit, kind: str) -> None:
+    """As the name of a file may be."""
+    job = kit.job(kit.run(algorithm={"name": kit.package("odd", f"raise {kind}('a\\udcffb')")}), allowed=["odd"])
+    event = do(job)
+    assert event["event"] == "failed"
+    assert event["reason"].endswith("a\\udcffb")
 
 
 def test_another_run_in_the_same_file_is_noticed(kit: Kit) -> None:

@@ -39,8 +39,8 @@ def test_a_job_is_done(driver: Driver, kit: Kit) -> None:
     event = driver.next()
     assert isinstance(event, JobFinished)
     assert event.job == job
-    assert not event.memory
-    assert (event.digest, event.size) == (digest_file(job.reply), job.reply.stat().st_size)
+    assert not event.result.memory
+    assert (event.result.digest, event.result.size) == (digest_file(job.reply), job.reply.stat().st_size)
     reply = FileArrays(job.reply)
     for name, x in FileArrays(kit.blob().path).items():
         assert np.array_equal(reply[name], x + np.float32(0.5))
@@ -195,7 +195,7 @@ def test_what_a_library_prints_does_no_harm(driver: Driver, kit: Kit) -> None:
     driver.pool.submit(job)
     event = driver.next()
     assert isinstance(event, JobFinished)
-    assert event.digest == digest_file(job.reply)
+    assert event.result.digest == digest_file(job.reply)
 
 
 def test_a_job_that_fails_says_why_and_the_next_is_done(driver: Driver, kit: Kit) -> None:
