@@ -170,5 +170,6 @@ def _run_memory(command: str, state: Path, run: str, *options: str) -> Any:
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         code = run_command(["memory", command, "--state", str(state), "--run", run, *options])
     if code:
-        raise RunFolderError(f"--state {state}: {last_error(errors.getvalue())}")
+        text = errors.getvalue().strip()
+        raise RunFolderError(f"--state {state}: {last_error(text) or text}")
     return output.getvalue()
