@@ -123,8 +123,8 @@ def check_exit_code(code: int) -> None:
         meanings = [meaning for bit, meaning in _MEANINGS.items() if 0 < code < 16 and code & bit]
         advice = ". Boards that it had finished keep the new release; run the command again for the others"
         raise UpgradeFailedError(
-            f"Ansible ended with exit code {code}: {', '.join(meanings) or 'it could not run the playbook'}. See its "
-            f"output above{advice if meanings else ''}"
+            f"Ansible ended with exit code {code}: {', '.join(meanings) or 'it could not run the playbook'}. Its "
+            f"output above names the step, or an option that is wrong{advice if meanings else ''}"
         )
 
 

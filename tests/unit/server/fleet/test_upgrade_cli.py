@@ -68,6 +68,8 @@ def test_options_of_ansible_pass(federation: Federation, capfd: pytest.CaptureFi
     output = capfd.readouterr().out
     assert "kitchen" not in output
     assert "desk hosts 8" in output
+    assert cli.run(["upgrade", "--", "--no-such-option"]) == 11
+    assert "or an option that is wrong" in capfd.readouterr().err
     assert cli.run(["upgrade", "--limit", "none*"]) == 11
     assert "keep the new release" not in capfd.readouterr().err
 
