@@ -66,7 +66,7 @@ def test_it_replays_to_the_same_bits_after_a_crash(name: str) -> None:
     undisturbed = bits(Driver(fleet, 2, max if case.ordered else min).run())
     tasks = fleet.tasks_done
     assert tasks >= CLIENTS
-    done: dict[Any, Any] = {}  # the clients' work is the same to the bit; it need not be done a third time
+    done: dict[Any, Any] = {}  # replies of the first loop below; the second loop takes them from here
     for crashes in (lambda _: True, lambda number: number % 3 == 0):
         again = Fleet(fleet.algorithm, **settings, done=done)
         assert bits(Driver(again, 2, max).run(crashes)) == undisturbed

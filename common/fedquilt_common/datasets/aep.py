@@ -102,7 +102,7 @@ def prepare(values: HouseValues, calendar: HouseValues, is_train: NDArray[np.boo
         float32 of shape (n, 18).
     """
     columns = values.copy()
-    indoor = [*_INDOOR_PLACES.values()]
+    indoor = list(_INDOOR_PLACES.values())
     humidity = [COLUMNS.index(name) for name in HUMIDITY]
     columns[:, indoor] = np.log1p(columns[:, indoor])
     columns[:, _VISIBILITY] = columns[:, _VISIBILITY] > np.median(columns[is_train, _VISIBILITY])
@@ -193,7 +193,7 @@ def _put_in_order(rows: list[_HouseReading], path: Path) -> tuple[list[_HouseRea
 
 def _read_rows(path: Path) -> Iterator[_HouseReading]:
     for line, record in _read_csv(path, ["date", TARGET, *COLUMNS]):
-        values = tuple([_parse_number(record[name], name, path, line) for name in COLUMNS])
+        values = [_parse_number(record[name], name, path, line) for name in COLUMNS]
         target = _parse_number(record[TARGET], TARGET, path, line)
         if target <= 0:
             raise DataUnavailableError(
@@ -205,7 +205,7 @@ def _read_rows(path: Path) -> Iterator[_HouseReading]:
             raise DataUnavailableError(
                 f"{path}, line {line}: {cold[0]} is at most -1, which is no indoor temperature; fetch the file again"
             )
-        yield _HouseReading(_parse_date(record["date"], path, line), target, values)
+        yield _HouseReading(_parse_date(record["date"], path, line), target, tuple(values))
 
 
 def _read_csv(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, Mapping[str, str]]]:

@@ -27,7 +27,7 @@ from fedquilt_common.learning_tasks.metrics import (
 from fedquilt_common.types import Arrays
 from fedquilt_common.wire.chunks import Blob, digest_file
 from fedquilt_common.wire.codec import FileArrays
-from fedquilt_server.round.events import Checkpoint
+from fedquilt_server.round.events import Checkpoint, Tally
 from fedquilt_server.runs.journal import Traffic
 from fedquilt_server.runs.stopwatch import Stopwatch
 from fedquilt_server.runs.tables import boards_csv, classes_csv, clients_csv, rounds_csv
@@ -70,7 +70,7 @@ def round_result(
     Raises:
         AlgorithmError: a value of ``State.report`` that has a field of its own is not of the field's type.
     """
-    tally, report = done.tally, done.state.report
+    tally = done.tally
     seconds = max(0.0, now - tally.opened_at)
     fields = dict[str, Any](
         round=done.round,
@@ -86,6 +86,20 @@ def round_result(
         bytes_down=traffic.down - watch.traffic.down,
         bytes_up=traffic.up - watch.traffic.up,
         model_bytes=model_bytes,
+        **_reply_fields(tally),
+        **_report_fields(done.state.report),
+        **_label_fields(watch.labels.by_client()),
+        **score_fields(scores or {}),
+    )
+    try:
+        return RoundResult.model_validate(fields)
+    except ValidationError as error:
+        raise _report_error(done.round, error) from None
+
+
+def _reply_fields(tally: Tally) -> dict[str, Any]:
+    """Return the fields that count replies."""
+    return dict[str, Any](
         clients=tally.clients,
         asked=tally.asked,
         replies=tally.replies,
@@ -96,19 +110,19 @@ def round_result(
         discarded={str(number): list(clients) for number, clients in tally.discarded.items()},
         staleness=sum(tally.ages) / len(tally.ages) if tally.ages else None,
         most_stale=max(tally.ages, default=None),
+    )
+
+
+def _report_fields(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields with what the algorithm reports."""
+    return dict[str, Any](
         waste_rate=report.get("waste_rate"),
         trained=report.get("trained", {}),
         client_accuracy=report.get("client_accuracy", {}),
         client_scores=_client_scores(report),
         report={name: value for name, value in report.items() if name not in _OWN_FIELDS},
         central_privacy=report.get("central_privacy"),
-        **_label_fields(watch.labels.by_client()),
-        **score_fields(scores or {}),
     )
-    try:
-        return RoundResult.model_validate(fields)
-    except ValidationError as error:
-        raise _report_error(done.round, error) from None
 
 
 def _report_error(round: int, error: ValidationError) -> AlgorithmError:
