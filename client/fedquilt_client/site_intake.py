@@ -13,7 +13,7 @@ import psutil
 
 from fedquilt_client.downloads import DISK_RESERVE
 from fedquilt_client.records import StoredReply, name_reply
-from fedquilt_client.store import Drafts, RunStore
+from fedquilt_client.store import DRAFTS, Drafts, RunStore
 from fedquilt_client.tasks import OpenTask, TaskId
 from fedquilt_common.errors import DamagedTransferError, FedquiltError
 from fedquilt_common.wire.chunks import Assembly, Blob, ChunkHeader, check_size, read_whole
@@ -106,7 +106,7 @@ class SiteIntake:
 
     def _draft(self) -> Path:
         self._serial += 1
-        return self._store.folder / "drafts" / f"{self._serial}.taken"
+        return self._store.folder / DRAFTS / f"{self._serial}.taken"
 
     def _write(self, header: ChunkHeader, content: bytes) -> Blob:
         path = self._draft()

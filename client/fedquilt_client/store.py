@@ -45,6 +45,8 @@ _REMEMBERED: Final = 10_000
 """Clients without private memory whose records a run store holds in memory."""
 LEDGERS: Final = "privacy"
 """Name of the folder of the privacy ledgers, below an agent's state folder."""
+DRAFTS: Final = "drafts"
+"""Name of the folder of what is being written and of the spare file, in that of a run."""
 SUMS: Final = "sums"
 """Name of the folder of the partial sums and their groups, in that of a run."""
 LARGEST_BOOT: Final = 1 << 62
@@ -77,7 +79,10 @@ class AgentStore:
         return self.folder / "samples"
 
     def release(self) -> None:
-        """Unlock the folder for other processes."""
+        """Delete the drafts and spare files, which only this process could use; then unlock the folder for others."""
+        with suppress(OSError):  # the next start deletes what is left
+            for draft in self.folder.glob(f"runs/*/{DRAFTS}/*"):
+                draft.unlink()
         self._lock.close()
 
     def next_boot(self) -> int:
@@ -99,7 +104,7 @@ class AgentStore:
         home = self.folder / "runs" / check_name(run, "run")
         for reply in home.glob("clients/*/reply-*"):
             reply.unlink(missing_ok=True)
-        for leftover in (home / "patches", home / "drafts", home / SUMS):
+        for leftover in (home / "patches", home / DRAFTS, home / SUMS):
             shutil.rmtree(leftover, ignore_errors=True)
 
     def open_run(self, run: RunMessage) -> RunStore:
@@ -107,7 +112,7 @@ class AgentStore:
         for old in (self.folder / "runs").glob("*"):
             if old.name != run.run:
                 shutil.rmtree(old / "patches", ignore_errors=True)
-                shutil.rmtree(old / "drafts", ignore_errors=True)
+                shutil.rmtree(old / DRAFTS, ignore_errors=True)
         return RunStore(self.folder / "runs" / run.run, run)
 
 
@@ -134,7 +139,7 @@ class RunStore:
         self.message = folder / "run.json"
         self.limit = folder / "limit"
         self.ledgers = folder.parents[1] / LEDGERS
-        self._drafts = folder / "drafts"
+        self._drafts = folder / DRAFTS
         self.spare = self._drafts / "spare"
         self._clients = folder / "clients"
         self._records = dict[int, ClientRecord]()

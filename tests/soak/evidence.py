@@ -17,8 +17,8 @@ VARYING: Final = re.compile(
     r"seconds$|^bytes_|^label_bytes|^joules|^(gpu_)?memory_peak$|^(late|rejected|duplicates|model_bytes)$"
 )
 """Columns of a round that may differ between two runs with the same model."""
-UNFINISHED: Final = re.compile(r"\.new$|\.tmp$|/partial/|/replies/|/drafts/")
-"""Files that exist only while something is written."""
+UNFINISHED: Final = re.compile(r"\.new$|\.tmp$|/partial/|/replies/|/drafts/(?!spare$)")
+"""Files that exist only while something is written. A board that is killed in the last round leaves its spare file."""
 
 REFUSED: Final = 6
 FINISHED: Final = "holds a finished run"

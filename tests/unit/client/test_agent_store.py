@@ -249,6 +249,17 @@ def test_a_folder_has_one_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert next_boot(tmp_path) > 0
 
 
+def test_a_stopped_agent_leaves_no_drafts_even_if_it_never_heard_that_its_run_is_over(tmp_path: Path) -> None:
+    with closing_store(tmp_path) as agent:
+        store = agent.open_run(RunMessage(run="run-1", experiment={}))
+        for number in range(1, 4):
+            commit(store, number)
+        store.drafts(CLIENT, 4, 0).reply.write_text("half")
+        assert store.spare.exists()
+    assert not list((store.folder / "drafts").iterdir())
+    assert known(store, 3) is not None
+
+
 def test_an_old_run_leaves_its_memory_only(tmp_path: Path) -> None:
     old = open_store(tmp_path, "old")
     commit(old, 1)
