@@ -23,7 +23,7 @@ from fedquilt_common.submodels.selectors import Indices, Selector, as_slice, len
 from fedquilt_common.submodels.slices import ArrayAnatomy, Axis, IndexSet, Slice
 from fedquilt_common.types import Arrays, Precision
 from fedquilt_common.wire.chunks import Blob
-from fedquilt_common.wire.codec import from_wire, to_wire, wire_format
+from fedquilt_common.wire.codec import from_wire, read_numbers, to_wire, wire_format
 
 MOST_SLICES: Final = 62
 """A set of slices is one 64-bit number, with a bit for each slice."""
@@ -191,6 +191,7 @@ class AssembledArrays(Mapping[str, NDArray[Any]]):
             raise PayloadError(f"the sub-model has {len(patches)} patches, but there are {len(files)} files")
         self._part, self._precision = part, precision
         self._places: dict[Axis, Indices] = {}
+        self._overlaps: dict[tuple[Axis, int], tuple[Selector, Selector]] = {}
         self._blocks: dict[str, list[tuple[Path, int, PatchBlock]]] = {name: [] for name in part.shapes}
         for patch, file in zip(patches, files, strict=True):
             _check_size(patch, part.anatomy.arrays, file, precision)
@@ -207,12 +208,21 @@ class AssembledArrays(Mapping[str, NDArray[Any]]):
     def __getitem__(self, name: str) -> NDArray[Any]:
         blocks, array = self._blocks[name], self._part.anatomy.arrays[name]
         wire, kind = wire_format(array.dtype, self._precision)
-        places = [_places_in_sub_model(axis, self._part, self._places) for axis in array.axes]
         target = np.empty(self._part.shapes[name], wire_format(array.dtype, "fp32")[1])
         for file, offset, block in blocks:
-            numbers = np.memmap(file, kind, "r", offset, block.shape).view(np.ndarray)
-            _write_block(target, from_wire(numbers, wire), block, places)
+            numbers = read_numbers(file, kind, offset, math.prod(block.shape)).reshape(block.shape)
+            overlaps = [self._overlap(axis, part) for axis, part in zip(array.axes, block.selectors, strict=True)]
+            values = take(from_wire(numbers, wire), [in_block for _, in_block in overlaps])
+            target[mesh([in_part for in_part, _ in overlaps])] = values
         return target
+
+    def _overlap(self, axis: Axis, selector: Selector) -> tuple[Selector, Selector]:
+        """Where the entries of a block's dimension are in the sub-model's, and in the block; only those in both."""
+        key = axis, id(selector)  # many blocks share a selector, and keep it as long as this object
+        if key not in self._overlaps:
+            places = _places_in_sub_model(axis, self._part, self._places)[selector]
+            self._overlaps[key] = as_slice(places[places >= 0]), as_slice(np.flatnonzero(places >= 0))
+        return self._overlaps[key]
 
 
 def _check_size(patch: Patch, anatomy: Mapping[str, ArrayAnatomy], file: Path, precision: Precision) -> None:
@@ -243,11 +253,3 @@ def _places_in_sub_model(axis: Axis, part: Slice, cache: dict[Axis, Indices]) ->
         indices = np.arange(selector.start, selector.stop) if isinstance(selector, slice) else selector
         cache[axis] = positions(indices, part.whole_length(axis))
     return cache[axis]
-
-
-def _write_block(target: NDArray[Any], values: NDArray[Any], block: PatchBlock, places: Sequence[Indices]) -> None:
-    """Write the block's values to their places in the sub-model, without those that it does not contain."""
-    in_part = [place[selector] for place, selector in zip(places, block.selectors, strict=True)]
-    source = [as_slice(np.flatnonzero(own >= 0)) for own in in_part]
-    goal = tuple(as_slice(own[own >= 0]) for own in in_part)
-    target[mesh(goal)] = take(values, source)

@@ -331,19 +331,28 @@ class FileArrays(PackedArrays):
         return np.frombuffer(mapped, kind, count, first - page)
 
     def _read(self, kind: np.dtype[Any], at: int, count: int) -> NDArray[Any]:
-        numbers = np.empty(count, kind)
-        left, first = numbers.view(np.uint8).data, self._start + at
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)  # Path.open would make twice as many system calls
-        try:
-            while left:
-                if not (read := os.preadv(descriptor, [left], first)):
-                    raise OSError(errno.EIO, "the file has become shorter")
-                left, first = left[read:], first + read
-        except OSError as error:  # such as a broken disk, which names no file
-            raise OSError(error.errno, error.strerror, str(self.path)) from None
-        finally:
-            os.close(descriptor)
-        return numbers
+        return read_numbers(self.path, kind, self._start + at, count)
+
+
+def read_numbers(path: Path, kind: np.dtype[Any], at: int, count: int) -> NDArray[Any]:
+    """Read ``count`` numbers from byte ``at`` of a file; an array of shape (count,).
+
+    Raises:
+        OSError: the file cannot be read, or is too short.
+    """
+    numbers = np.empty(count, kind)
+    left = numbers.view(np.uint8).data
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # Path.open would make twice as many system calls
+    try:
+        while left:
+            if not (read := os.preadv(descriptor, [left], at)):
+                raise OSError(errno.EIO, "the file has become shorter")
+            left, at = left[read:], at + read
+    except OSError as error:  # such as a broken disk, which names no file
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
+        os.close(descriptor)
+    return numbers
 
 
 class BytesArrays(PackedArrays):
