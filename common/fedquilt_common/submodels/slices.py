@@ -10,14 +10,14 @@ import math
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.errors import SliceError
-from fedquilt_common.submodels.selectors import Indices, Selector, as_slice, length, positions, take
+from fedquilt_common.submodels.selectors import Indices, Selector, as_slice, positions, take
 from fedquilt_common.types import Arrays, Shapes
 
 _MOST_RUNS_AS_LIST: Final = 8
@@ -248,11 +248,13 @@ class Slice:
     @cached_property
     def selectors(self) -> Mapping[str, tuple[Selector, ...]]:
         """The kept indices by array and dimension, counted in the whole model; a slice if they are consecutive."""
-        return {
-            name: tuple(self.select(axis) for axis in array.axes)
-            for name, array in self.anatomy.arrays.items()
-            if name not in self.absent
-        }
+        select = cache(self.select)  # most arrays share their dimensions with others
+        return {name: tuple(map(select, array.axes)) for name, array in self._present}
+
+    @property
+    def _present(self) -> Iterator[tuple[str, ArrayAnatomy]]:
+        """The arrays that the sub-model has, as they are in the whole model, by name."""
+        return ((name, array) for name, array in self.anatomy.arrays.items() if name not in self.absent)
 
     def select(self, axis: Axis) -> Selector:
         """The kept indices of one dimension: a slice, or int64 of shape (kept entries,)."""
@@ -274,7 +276,7 @@ class Slice:
     @cached_property
     def shapes(self) -> Shapes:
         """Shape of each array of the sub-model, by name."""
-        return {name: tuple(map(length, chosen)) for name, chosen in self.selectors.items()}
+        return {name: tuple(map(self.length, array.axes)) for name, array in self._present}
 
     @cached_property
     def entries(self) -> int:
