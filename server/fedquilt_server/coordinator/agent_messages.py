@@ -6,6 +6,7 @@ from typing import Final
 
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.wire.messages import AgentPresence, FailedMessage, NoticeMessage, Telemetry
+from fedquilt_common.wire.mqtt_limits import MESSAGE_EXPIRY
 from fedquilt_common.wire.parsing import parse, parse_telemetry
 from fedquilt_common.wire.topics import BRIDGE_DOWN, BRIDGE_UP, Address
 from fedquilt_common.wire.transport import MqttMessage
@@ -137,13 +138,13 @@ class AgentMessages:
         else:
             self._claims.note_message(telemetry.agent, telemetry.boot)
             if isinstance(telemetry, Telemetry):
-                self._take_readings(telemetry)
+                self._take_readings(telemetry, _seconds_waited(message))
             else:
                 self._take_notice(telemetry)
 
-    def _take_readings(self, telemetry: Telemetry) -> None:
+    def _take_readings(self, telemetry: Telemetry, waited: float) -> None:
         now = clock.now()
-        if (board := self._agents.update_telemetry(telemetry, now)) is not None:
+        if (board := self._agents.update_telemetry(telemetry, now, waited)) is not None:
             self._history.add_telemetry(board, now)
 
     def _take_notice(self, notice: NoticeMessage) -> None:
@@ -172,3 +173,8 @@ class AgentMessages:
 def _check_sender(address: Address, agent: str) -> None:
     if agent != address.agent:
         raise PayloadError(f"agent {agent} published on the topic of agent {address.agent}")
+
+
+def _seconds_waited(message: MqttMessage) -> int:
+    """Return for how long the broker kept a message that is not retained: it counts down the message's expiry."""
+    return 0 if message.expires_in is None else max(0, MESSAGE_EXPIRY - message.expires_in)

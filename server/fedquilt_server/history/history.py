@@ -7,7 +7,7 @@ import csv
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +32,7 @@ from fedquilt_server.status.training_memory import MemoryTally
 
 REPLIES: Final = "replies.csv"
 TELEMETRY: Final = "telemetry.csv"
+BOARDS: Final = "boards.csv"
 COVERAGE: Final = "coverage.json"
 EVENTS: Final = "events.jsonl"
 EVENTS_KEPT: Final = 200
@@ -99,7 +100,7 @@ class History:
             self._telemetry.repair()
         else:
             self._telemetry.write([])
-        self.board_joules = read_board_joules(folder / TELEMETRY)
+        self.board_joules = read_board_joules(folder) if stored else {}
 
     def _catch_up(self, rounds: Sequence[FinishedRound], events: Sequence[tuple[int, Event]]) -> list[ReplyRow]:
         """Take what the journal holds; returns the rows of all finished rounds."""
@@ -234,13 +235,23 @@ def read_coverage(path: Path) -> Coverage | None:
         return None
 
 
-def read_board_joules(path: Path) -> dict[str, float]:
-    """Return the highest energy of each board in a ``telemetry.csv``; what cannot be read is left out.
+def read_board_joules(folder: Path) -> dict[str, float]:
+    """Return the highest energy of each board in a run folder; what cannot be read is left out.
+
+    ``boards.csv`` has that at the end of the last round, ``telemetry.csv`` may have later values.
 
     Raises:
-        RunFolderError: the file cannot be read.
+        RunFolderError: a file cannot be read.
     """
     found: dict[str, float] = {}
+    for name, column in ((BOARDS, "agent"), (TELEMETRY, "board")):
+        for board, joules in _read_joules(folder / name, column):
+            found[board] = max(joules, found.get(board, 0.0))
+    return found
+
+
+def _read_joules(path: Path, column: str) -> Iterator[tuple[str, float]]:
+    """Yield each board of ``column`` in a CSV file with its joules."""
     if path.exists():
         with (
             report_disk_errors(path),
@@ -248,10 +259,9 @@ def read_board_joules(path: Path) -> dict[str, float]:
             contextlib.suppress(csv.Error),
         ):
             for row in csv.DictReader(file):
-                board, joules = row.get("board"), _parse_joules(row.get("joules"))
+                board, joules = row.get(column), _parse_joules(row.get("joules"))
                 if board and joules is not None:
-                    found[board] = max(joules, found.get(board, 0.0))
-    return found
+                    yield board, joules
 
 
 def _parse_joules(text: str | None) -> float | None:

@@ -102,8 +102,14 @@ class AgentList:
         if agent in self._agents:
             self._change(agent, last_seen=now)
 
-    def update_telemetry(self, message: Telemetry, now: float) -> BoardStatus | None:
-        """Replace an agent's telemetry; returns the agent. Telemetry of an unknown agent is ignored."""
+    def update_telemetry(self, message: Telemetry, now: float, waited: float = 0.0) -> BoardStatus | None:
+        """Replace an agent's telemetry; returns the agent. Telemetry of an unknown agent is ignored.
+
+        Args:
+            message: the telemetry.
+            now: when it arrived, as a Unix time in seconds.
+            waited: seconds for which the broker kept it.
+        """
         status = self._agents.get(message.agent)
         if status is None:
             return None
@@ -115,7 +121,7 @@ class AgentList:
             temperature=message.temperature,
             power=message.power,
             power_source=message.power_source,
-            joules=self._report_energy(message, status.interval, now),
+            joules=self._report_energy(message, status.interval, now, waited),
             load=message.load,
             throttled=message.throttled,
             training={int(c): p for c, p in message.training.items() if int(c) in hosted},
@@ -123,11 +129,11 @@ class AgentList:
             **({} if message.interval is None else {"interval": message.interval}),
         )
 
-    def _report_energy(self, message: Telemetry, interval: float, now: float) -> float | None:
+    def _report_energy(self, message: Telemetry, interval: float, now: float, waited: float) -> float | None:
         """Return the board's joules; ``interval``: seconds within which the message was due."""
         energy = self._energy.setdefault(message.agent, BoardEnergy())
         if message.joules is not None:
-            energy.report(message, now, interval)
+            energy.report(message, now - waited, now, interval)
         return energy.joules
 
     def restore_energy(self, joules: Mapping[str, float]) -> None:

@@ -8,7 +8,7 @@ from fedquilt_common.wire.messages import Telemetry
 
 
 class _Report(NamedTuple):
-    """What a board reported last: joules since the start ``boot`` of its agent, and watts at the Unix time ``at``."""
+    """What a board reported last, at the Unix time ``at``: joules since the start ``boot`` of its agent, and watts."""
 
     boot: int
     joules: float
@@ -17,10 +17,10 @@ class _Report(NamedTuple):
 
 
 class BoardEnergy:
-    """The energy of one board since it connected. All times are Unix times in seconds.
+    """The energy of one board since it connected to this process. All times are Unix times in seconds.
 
     Before the first report, and after each one until the next is due, the board is assumed to take the power of that
-    report.
+    report. What it used while the broker kept its reports for a coordinator that was down does not count.
 
     Args:
         before: joules that an earlier process of the coordinator has recorded; None if there are none.
@@ -44,33 +44,40 @@ class BoardEnergy:
         """Count from ``now``, unless it counts already."""
         self._since = now if self._since is None else self._since
 
-    def report(self, message: Telemetry, now: float, interval: float) -> None:
+    def report(self, message: Telemetry, at: float, now: float, interval: float) -> None:
         """Add the energy up to a report.
 
         Args:
             message: the report; it has joules.
+            at: when the board sent it.
             now: when it arrived.
             interval: seconds within which it was due.
         """
         assert message.joules is not None  # noqa: S101 - the caller has checked it
+        self.connect(now)
         before, joules = self._last, message.joules
         if before is None:
-            self._total += (message.power or 0.0) * _clip(now - (now if self._since is None else self._since), interval)
+            self._total += (message.power or 0.0) * self._count_seconds(at, interval)
         elif before.boot == message.boot:
             joules = max(joules, before.joules)
-            self._total += joules - before.joules
+            self._total += (joules - before.joules) * self._counted_part(before.at, at)
         else:  # the agent has restarted, and counts from 0
-            self._total += joules
-        self._last = _Report(message.boot, joules, message.power, now)
+            self._total += joules * self._counted_part(before.at, at)
+        self._last = _Report(message.boot, joules, message.power, at)
         self.settle(now, interval)
 
     def settle(self, now: float, interval: float) -> None:
         """Bring the joules up to ``now``; ``interval``: seconds within which the next report is due."""
         if self._last is None or (self._last.watts is None and not self._total):
             return
-        joules = self._total + (self._last.watts or 0.0) * _clip(now - self._last.at, interval)
+        joules = self._total + (self._last.watts or 0.0) * self._count_seconds(now, interval, self._last.at)
         self.joules = max(joules, self.joules or 0.0)
 
+    def _count_seconds(self, until: float, longest: float, after: float = 0.0) -> float:
+        """Return the seconds from ``after`` to ``until`` that count, at most ``longest``."""
+        return min(max(0.0, until - max(after, self._since or 0.0)), longest)
 
-def _clip(seconds: float, longest: float) -> float:
-    return min(max(0.0, seconds), longest)
+    def _counted_part(self, after: float, until: float) -> float:
+        """Return which part of the time from ``after`` to ``until`` counts, from 0 to 1."""
+        since = self._since or 0.0
+        return 1.0 if after >= since else max(0.0, until - since) / max(until - after, 1e-9)

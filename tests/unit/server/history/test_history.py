@@ -166,7 +166,8 @@ def test_a_resumed_run_has_the_energy_of_each_board(tmp_path: Path) -> None:
     history.flush(force=True)
     with (tmp_path / "telemetry.csv").open("a") as file:
         file.write("2.0,c,,,,,,nan\n2.0,a,,,,,,many\n2.0,a\n2.0,a,,,,,,-1\n3.0,a,,,,,,99")
-    assert History(tmp_path, [], [(1, EVENTS[0])]).board_joules == {"a": 7.5, "c,1": 2.0}
+    (tmp_path / "boards.csv").write_text('agent,kind,joules\na,strong,7.25\n"c,1",,3.5\nd,,\ne,,4')
+    assert History(tmp_path, [], [(1, EVENTS[0])]).board_joules == {"a": 7.5, "c,1": 3.5, "e": 4.0}
     assert History(tmp_path, [], []).board_joules == {}
 
 

@@ -13,11 +13,18 @@ def connect(agents: AgentList, at: float, name: str = "pi") -> None:
 
 
 def report(
-    agents: AgentList, at: float, joules: float | None, *, boot: int = 1, watts: float | None = 5.0, name: str = "pi"
+    agents: AgentList,
+    at: float,
+    joules: float | None,
+    *,
+    boot: int = 1,
+    watts: float | None = 5.0,
+    name: str = "pi",
+    waited: float = 0.0,
 ) -> None:
     source = "estimate" if name == "pi" else "sensor"
     message = Telemetry(agent=name, boot=boot, joules=joules, power=watts, power_source=source, interval=2.0)
-    agents.update_telemetry(message, at)
+    agents.update_telemetry(message, at, waited)
 
 
 def joules_of(agents: AgentList, name: str = "pi") -> float | None:
@@ -92,6 +99,21 @@ def test_a_resumed_coordinator_goes_on_from_what_was_recorded() -> None:
     report(agents, 101.0, 900.0)
     assert joules_of(agents) == 45.0
     assert agents.settle_energy(101.0) == 47.0
+
+
+@pytest.mark.parametrize("boot", [1, 2])
+def test_what_a_board_used_while_the_coordinator_was_down_does_not_count(boot: int) -> None:
+    """The broker kept its reports, which arrive together; the agent may have restarted meanwhile."""
+    agents = AgentList()
+    agents.restore_energy({"pi": 40.0})
+    connect(agents, 100.0)
+    for seconds in (20.0, 10.0, 1.0):
+        report(agents, 100.0, 900.0 - 5.0 * seconds, waited=seconds)
+        assert joules_of(agents) == 40.0
+    report(agents, 101.0, 905.0 if boot == 1 else 10.0, boot=boot)  # 10 J in 2 s, one of them before the connection
+    assert joules_of(agents) == 45.0
+    report(agents, 103.0, 915.0 if boot == 1 else 20.0, boot=boot)
+    assert joules_of(agents) == 55.0
 
 
 def test_the_sources_are_those_of_boards_that_report_energy(agents: AgentList) -> None:
