@@ -25,7 +25,7 @@ class BoardCounts:
     """The replies and restarts of one board since the run began.
 
     Attributes:
-        accepted: replies that count; ``late`` and ``rejected`` ones do not.
+        accepted: accepted replies, those included that did not count because the round started again.
         restarts: how often its agent started again.
         restarted_at: Unix time in seconds of the last restart; None before the first.
         is_dropped: whether a person has dropped it from the run.

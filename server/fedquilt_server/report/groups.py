@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 from fedquilt_server.library.quantities import (
     COSTS,
+    QUANTITIES,
     TargetReached,
     accumulate,
     best_value,
@@ -152,9 +154,13 @@ STEP: Final = 0.05
 
 
 def pick_target(groups: Sequence[RunGroup], score: str) -> float | None:
-    """Return the highest multiple of ``STEP`` that every run reached; None if there is none above 0."""
+    """Return the best multiple of ``STEP`` that every run reached; None if there is none above 0."""
     best = [value for group in groups for run in group.runs if (value := best_value(run.rounds, score)) is not None]
-    steps = int(min(best) / STEP + 1e-9) if best and min(best) < LARGEST_TARGET else 0
+    is_highest_best = QUANTITIES[score].best == "max"
+    last = (min if is_highest_best else max)(best, default=0.0)
+    if last >= LARGEST_TARGET:
+        return None
+    steps = math.floor(last / STEP + 1e-9) if is_highest_best else math.ceil(last / STEP - 1e-9)
     return round(steps * STEP, 2) if steps > 0 else None
 
 

@@ -22,8 +22,9 @@ _MAPPINGS: Final = (
     "class_accuracy",
     "scores",
     "report",
+    "central_privacy",
 )
-"""Fields of a round that hold a value for each client, score or fact: they are not columns of ``rounds.csv``."""
+"""Fields of a round that hold several values: they are not columns of ``rounds.csv`` as they are."""
 CLASS_COLUMNS: Final = ("round", "class", "accuracy")
 CLIENT_COLUMNS: Final = ("round", "client", "level", "accuracy", "score", "label_bytes_down", "label_bytes_up")
 _NOT_IN_TABLE: Final = {"training", "unnamed_clients"}
@@ -31,11 +32,16 @@ BOARD_COLUMNS: Final = tuple(name for name in BoardStatus.model_fields if name n
 
 
 def round_records(rows: Sequence[RoundResult]) -> list[Cells]:
-    """Return a record for each round: its plain fields and its ``scores``, without those that no round has."""
-    records = [row.model_dump(exclude=set(_MAPPINGS)) | row.scores for row in rows]
+    """Return a record for each round, without what no round has: plain fields, ``scores``, ``central_privacy``."""
+    records = [row.model_dump(exclude=set(_MAPPINGS)) | row.scores | _privacy_cells(row) for row in rows]
     names = dict.fromkeys(name for record in records for name in record)
     used = [name for name in names if any(record.get(name) is not None for record in records)]
     return [{name: record.get(name) for name in used} for record in records]
+
+
+def _privacy_cells(row: RoundResult) -> Cells:
+    spent = row.central_privacy
+    return {} if spent is None else {f"privacy_{name}": value for name, value in spent.model_dump().items()}
 
 
 def client_records(rows: Sequence[RoundResult]) -> list[Cells]:

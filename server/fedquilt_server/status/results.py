@@ -68,7 +68,7 @@ class RoundResult(BaseModel):
     model_bytes: int
     clients: int = Field(description="clients whose reply counts in the round's first exchange")
     asked: int = Field(description="clients with a task in the round's first exchange")
-    replies: int = Field(0, description="accepted replies, in all exchanges")
+    replies: int = Field(0, description="accepted replies that count, in all exchanges")
     late: int = Field(description="replies that arrived in this round, after their exchange had closed")
     rejected: int = Field(description="rejections in this round: bad replies, failed clients, claims without effect")
     duplicates: int = Field(description="replies that arrived in this round, but had already counted")
@@ -81,7 +81,7 @@ class RoundResult(BaseModel):
     )
     joules: float | None = Field(None, description="energy of all boards in this round; None if none has reported it")
     joules_estimated: bool = Field(False, description="whether a part of `joules` was estimated, not measured")
-    joules_measured: bool = Field(True, description="whether a part of `joules` was measured, not estimated")
+    joules_measured: bool = Field(False, description="whether a part of `joules` was measured, not estimated")
     staleness: float | None = Field(
         None, description="mean number of rounds since the tasks of the replies were sent; None if no task goes on"
     )

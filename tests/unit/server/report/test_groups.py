@@ -107,6 +107,14 @@ def test_the_default_target_is_a_step_that_every_run_reached(best: list[float], 
     assert pick_target(group_runs(runs), "accuracy") == target
 
 
+def test_the_default_target_of_a_loss_is_one_that_every_run_reached() -> None:
+    runs = [make_run([0.5], seed) for seed in (1, 2)]
+    for run, losses in zip(runs, ([2.4, 2.33], [0.9, 0.396]), strict=True):
+        assert run.result is not None
+        run.result.rounds[:] = [make_round(number, 0.5, loss=loss) for number, loss in enumerate(losses, 1)]
+    assert pick_target(group_runs(runs), "loss") == 2.35
+
+
 def test_a_repeated_seed_is_noticed() -> None:
     runs = [make_run([0.5], 1), make_run([0.5], 1), make_run([0.5], 2)]
     assert {seed: len(several) for seed, several in repeated_seeds(only_group(*runs)).items()} == {1: 2}
