@@ -7,6 +7,8 @@ from typing import Final
 
 PREFIX: Final = "fedquilt: "
 """The line of an error begins with it."""
+RESUME: Final = "run the same command again to resume (`fedquilt coordinator` with --resume)"
+"""What to do about a run that ended before its last round."""
 
 
 def print_error(message: object) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import typer
 
 from fedquilt_common.broker_options import BrokerCaOption, BrokerCertOption, BrokerKeyOption, ServedFederationOption
+from fedquilt_common.error_messages import RESUME
 from fedquilt_common.errors import FedquiltError, RunFailedError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment_file import load_experiment
@@ -64,8 +65,8 @@ from fedquilt_server.web.server import PageServer
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 LINGER_STEP = 0.2
-_STOPPED_BY_PERSON = "somebody has stopped the run; the same command resumes it. It ended after round"
-_STOPPED = "a signal stopped the coordinator; run the same command again to resume"
+_STOPPED_BY_PERSON = f"somebody has stopped the run; {RESUME}. It ended after round"
+_STOPPED = f"a signal stopped the coordinator; {RESUME}"
 
 
 @app.command()

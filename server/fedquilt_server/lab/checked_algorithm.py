@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from fedquilt_common.algorithm_api import Reply, Round, ServerContext, State
 from fedquilt_common.algorithm_api.wrapper import AlgorithmWrapper
+from fedquilt_common.error_messages import RESUME
 from fedquilt_common.errors import AlgorithmError, FedquiltError
 from fedquilt_common.types import Arrays, ClientId
 from fedquilt_common.user_imports import find_place, package_of
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_ADVICE: Final = "Correct it, and run the same command again to resume (`fedquilt coordinator` with --resume)"
+_ADVICE: Final = f"Correct it, and {RESUME}"
 
 
 class _Yielded(NamedTuple):

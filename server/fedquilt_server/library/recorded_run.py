@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from fedquilt_common.error_messages import RESUME
 from fedquilt_common.errors import FedquiltError, RunFolderError
-from fedquilt_common.files.locking import is_locked
 from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_server.library.quantities import find_impossible, total
 from fedquilt_server.runs.journal import peek_meta
 from fedquilt_server.runs.result_files import RESULT, read_result
-from fedquilt_server.runs.run_folder import JOURNAL
+from fedquilt_server.runs.run_folder import JOURNAL, is_in_use
 from fedquilt_server.status.console import printable
 from fedquilt_server.status.results import Result, RoundResult
 from fedquilt_server.status.run_energy import EnergyEstimate, describe_estimate
@@ -149,14 +149,14 @@ def _damaged(error: RunFolderError) -> tuple[RecordedStatus, str]:
 
 
 def _unfinished(folder: Path) -> tuple[RecordedStatus, str]:
-    if is_locked(folder):
+    if is_in_use(folder):
         return "running", "no round is finished yet"
-    return "interrupted", "no round was finished; run the same command again to resume"
+    return "interrupted", f"no round was finished; {RESUME}"
 
 
 def _judge(folder: Path, result: Result, settings: Mapping[str, Any] | None) -> tuple[RecordedStatus, str]:
-    if result.status == "running" and not is_locked(folder):
-        return "interrupted", "the coordinator was killed; run the same command again to resume"
+    if result.status == "running" and not is_in_use(folder):
+        return "interrupted", f"the coordinator was killed; {RESUME}"
     if result.status == "unknown":
         return _judge_by_rounds(result, settings)
     if result.status == "failed":

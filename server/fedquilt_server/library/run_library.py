@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from fedquilt_common.files.file_stamp import stamp
-from fedquilt_common.files.locking import is_locked
 from fedquilt_server.library.recorded_run import MOST_LEVELS, find_runs, read_run
 from fedquilt_server.library.run_list import RunRow, run_row
 from fedquilt_server.runs.result_files import RESULT
-from fedquilt_server.runs.run_folder import JOURNAL
+from fedquilt_server.runs.run_folder import JOURNAL, is_in_use
 from fedquilt_server.status.console import printable
 
 SHARE: Final = 0.1
@@ -98,7 +97,7 @@ class RunLibrary:
 
     def _read(self, id: str, folder: Path) -> LibraryRun:
         files = (stamp(folder / RESULT), stamp(folder / "experiment.yaml"))
-        stamps = (*files, (folder / JOURNAL).exists(), is_locked(folder))
+        stamps = (*files, (folder / JOURNAL).exists(), is_in_use(folder))
         known = self._runs.get(id)
         if known is not None and known.stamps == stamps:
             return known

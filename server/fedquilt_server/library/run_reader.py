@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from fedquilt_common.files.file_stamp import FileStamp, stamp
-from fedquilt_common.files.locking import is_locked
 from fedquilt_server.history.history import COVERAGE, EVENTS, REPLIES
 from fedquilt_server.library.live_page import LivePage
 from fedquilt_server.library.run_files import BOARDS, read_coverage
 from fedquilt_server.library.run_snapshot import read_snapshot
 from fedquilt_server.runs.page_address import PAGE
 from fedquilt_server.runs.result_files import RESULT
-from fedquilt_server.runs.run_folder import JOURNAL
+from fedquilt_server.runs.run_folder import JOURNAL, is_in_use
 from fedquilt_server.status.coverage import Coverage
 from fedquilt_server.status.snapshot import Snapshot
 
@@ -41,7 +40,7 @@ class RunReader:
 
     def read(self) -> Snapshot | None:
         """Return the newest snapshot; None if nothing has changed since the last call."""
-        locked = is_locked(self._folder)
+        locked = is_in_use(self._folder)
         if locked and (live := self._ask_page()) is not None:
             return self._if_new(("page", live.run, live.version), live)
         now = (locked, (self._folder / JOURNAL).exists(), *(stamp(self._folder / name) for name in FILES))

@@ -14,8 +14,10 @@ from fedquilt_server.status.waiting import ranges
 
 CENTRAL: Final = "each, by the coordinator"
 KNOWN: Final = "the one asked most often, for those who know which clients took part"
-_EPSILON = ("epsilon that is spent: on the client's samples, in all runs of its board; or, if the coordinator adds the "
-            "noise, on all samples of a client, in this run. A dash: no reply named it")
+_EPSILON = (
+    "epsilon that is spent: on the client's samples, in all runs of its board; or, if the coordinator adds the "
+    "noise, on all samples of a client, in this run. A dash: no reply named it"
+)
 _COLUMNS = (Column("budget", "budget", "text", "largest epsilon that the experiment allows"),
             Column("delta", "delta", "text", "probability with which the guarantee may fail"),
             Column("declined", "declined", "text", "why the client did no task any more"))  # fmt: skip

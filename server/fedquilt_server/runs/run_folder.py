@@ -13,7 +13,7 @@ from fedquilt_common.errors import RunFolderError
 from fedquilt_common.experiment.experiment import Experiment, dump_experiment
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import write_durably
-from fedquilt_common.files.locking import lock_folder
+from fedquilt_common.files.locking import is_locked, lock_folder
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.begun_mark import BegunMark, check_mark, mark_path, read_mark, write_mark
 from fedquilt_server.runs.blob_store import BLOBS, BlobStore
@@ -22,8 +22,15 @@ from fedquilt_server.runs.other_experiment import name_other_experiment
 
 JOURNAL: Final = "journal.sqlite"
 """Name of the journal's file."""
+SIMULATION_LOCK: Final = ".simulate.lock"
+"""Name of the lock that a simulation holds, which starts the coordinator, in its folder."""
 _FRESH: Final = "fresh"
 """Key of the journal: "yes" until a broker has accepted the coordinator."""
+
+
+def is_in_use(folder: Path) -> bool:
+    """Return whether a coordinator works in a run folder, or a simulation that starts one."""
+    return is_locked(folder) or is_locked(folder, SIMULATION_LOCK)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.privacy.noise_key import store_key
 from fedquilt_common.wire.tls import tls_context
 from fedquilt_server.runs.result_files import read_result, record_ending
-from fedquilt_server.runs.run_folder import inspect_folder
+from fedquilt_server.runs.run_folder import SIMULATION_LOCK, inspect_folder
 from fedquilt_server.runs.stop_request import request_stop
 from fedquilt_server.simulate.fork_servers import ForkServers, open_fork_servers
 from fedquilt_server.simulate.limited_boards import LimitedBoards, limit_boards
@@ -99,7 +99,7 @@ def run_simulation(
     """
     with (
         report_disk_errors(plan.folder),
-        lock_folder(plan.folder, wait=0, name=".simulate.lock"),
+        lock_folder(plan.folder, wait=0, name=SIMULATION_LOCK),
         limit_boards(plan, report) as boards,
         open_fork_servers(plan, report) as servers,
         Supervisor(plan.folder / "pids.json", report) as children,

@@ -92,7 +92,7 @@ class BoardStatus(BaseModel):
     last_seen: float = Field(default=0.0, description="Unix time of the last message")
     interval: float = Field(default=30.0, description="seconds between two messages that the agent promises")
     restarts: int = Field(default=0, description="restarts of the agent during the run")
-    accepted: int = Field(default=0, description="its accepted replies, also those that a round that started again dropped")
+    accepted: int = Field(default=0, description="its accepted replies, including those that did not count later")
     late: int = 0
     rejected: int = 0
     placement: Placement | None = Field(default=None, description="where a cluster runs it; null without a cluster")

@@ -14,6 +14,7 @@ from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.locking import is_locked, lock_folder
 from fedquilt_server.library.recorded_run import find_runs, name_runs, read_run
 from fedquilt_server.runs.journal import Journal
+from fedquilt_server.runs.run_folder import SIMULATION_LOCK
 
 
 def test_a_finished_run_counts(tmp_path: Path) -> None:
@@ -44,6 +45,8 @@ def test_a_run_that_was_killed_is_not_running(tmp_path: Path) -> None:
     with lock_folder(folder):
         assert read_run(folder).status == "running"
         assert is_locked(folder)
+    with lock_folder(folder, name=SIMULATION_LOCK):  # its coordinator has not started yet, or starts again
+        assert read_run(folder).status == "running"
     assert not is_locked(folder)
     assert not is_locked(tmp_path / "nowhere")
 
