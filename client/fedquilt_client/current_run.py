@@ -10,7 +10,7 @@ from pathlib import Path
 from fedquilt_client.downloads import Downloads
 from fedquilt_client.records import JointReply, StoredReply, name_reply
 from fedquilt_client.sample_supply import SampleSupply
-from fedquilt_client.store import RunStore
+from fedquilt_client.store import Drafts, RunStore, discard_drafts
 from fedquilt_client.tasks import OpenTask, TaskId, is_patch_damaged, open_tasks
 from fedquilt_client.uploads import Uploads
 from fedquilt_client.worker_pool import ATTEMPTS, JobFinished
@@ -151,6 +151,7 @@ def commit_finished(store: RunStore, finished: JobFinished) -> StoredReply | Non
     if spent is not None:
         with report_disk_errors(store.ledgers):
             if spent.stale or measure_ledgers(store.ledgers, spent.seen) != spent.seen:
+                discard_drafts(job)
                 return None
             entries = [LedgerEntry.decode(entry) for entry in spent.entries]
             append_entries(ledger_file(store.ledgers, spent.digest), entries)
@@ -165,4 +166,4 @@ def commit_finished(store: RunStore, finished: JobFinished) -> StoredReply | Non
         result.size,
         result.head,
     )
-    return store.commit(reply, store.drafts(job.client, job.round, job.exchange), job.since, memory=result.memory)
+    return store.commit(reply, Drafts(job.reply, job.memory_out), job.since, memory=result.memory)

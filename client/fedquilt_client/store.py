@@ -32,7 +32,7 @@ from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import write_durably
 from fedquilt_common.files.intact import IntactFiles
 from fedquilt_common.files.locking import lock_folder
-from fedquilt_common.training_jobs import CheckedFile
+from fedquilt_common.training_jobs import CheckedFile, Job
 from fedquilt_common.types import ExchangeId
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.messages import RunMessage
@@ -150,7 +150,7 @@ class RunStore:
         shutil.rmtree(self.patches, ignore_errors=True)  # the broker retains them; a power cut may have damaged these
         shutil.rmtree(self._drafts, ignore_errors=True)
         self.patches.mkdir(parents=True)
-        self._drafts.mkdir()
+        self._drafts.mkdir(exist_ok=True)  # a cancelled process may just have made it again
         write_durably(self.message, run.model_dump_json())
 
     def patch(self, digest: str) -> Path:
@@ -163,14 +163,9 @@ class RunStore:
             if path.name not in digests and path.name.partition(".")[0] not in digests:
                 path.unlink(missing_ok=True)
 
-    def drafts(self, client: int, round: int, exchange: int) -> Drafts:
-        """Return the paths to which a worker writes."""
-        stem = f"{client}-{round}.{exchange}"
-        return Drafts(self._drafts / f"{stem}.reply", self._drafts / f"{stem}.memory")
-
-    def joint_draft(self, number: int) -> Path:
-        """Return the path of the sum of a joint job, by the job's number; another job never writes there."""
-        return self._drafts / f"joint-{number}.reply"
+    def drafts(self, number: int) -> Drafts:
+        """Return the paths to which a worker writes, by the job's number; another job never writes there."""
+        return Drafts(self._drafts / f"{number}.reply", self._drafts / f"{number}.memory")
 
     def commit(
         self, reply: StoredReply, drafts: Drafts, since: ExchangeId | None, *, memory: str | None
@@ -356,6 +351,13 @@ class RunStore:
             return record.files
         self._cleaned.add(client)
         return {path.name for path in self._home(client).iterdir()}
+
+
+def discard_drafts(job: Job) -> None:
+    """Delete what a process has written for a job that is not finished."""
+    for draft in (job.reply, job.memory_out):
+        with suppress(OSError):  # the next start deletes what is left
+            draft.unlink()
 
 
 def _read_flag(path: Path) -> bool | None:

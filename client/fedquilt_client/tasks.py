@@ -91,7 +91,7 @@ def make_job(
     """
     task = tasks[0]
     message, client = task.message, task.client
-    drafts = store.drafts(client, message.round, message.exchange)
+    drafts = store.drafts(number)
     slices, own = message.sub_models(task.task)
     since = message.memory_of(client)
     return Job(
@@ -109,7 +109,7 @@ def make_job(
         slices=slices,
         slice=own,
         memory=store.memory(client, since),
-        reply=drafts.reply if len(tasks) == 1 else store.joint_draft(number),
+        reply=drafts.reply,
         memory_out=drafts.memory,
         spare=store.spare,
         allowed=list(settings.allow_import),

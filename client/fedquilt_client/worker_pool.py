@@ -16,6 +16,7 @@ from typing import Final
 
 from fedquilt_client.capacity import oom_kills
 from fedquilt_client.energy import EnergyMeter
+from fedquilt_client.store import discard_drafts
 from fedquilt_client.worker_process import WorkerProcess, start_worker
 from fedquilt_common.experiment.agent_config import IDLE_SECONDS
 from fedquilt_common.training_jobs import Job
@@ -197,8 +198,8 @@ class WorkerPool:
         now = time.monotonic()
         for number, slot in enumerate(self._slots):
             if slot.leaving_since is not None and now - slot.leaving_since >= CANCEL_SECONDS:
-                self._free(slot)
                 self._kill(slot)
+                self._discard_job(slot)
             elif slot.process is not None and slot.job is None and now - slot.idle_since >= self._idle:
                 self._kill(slot)  # it holds some 200 MB for torch
             elif slot.process is not None and slot.process.is_late(now - START_SECONDS):
@@ -226,6 +227,12 @@ class WorkerPool:
         slot.job = slot.leaving_since = None
         slot.idle_since = time.monotonic()
 
+    def _discard_job(self, slot: _WorkerSlot) -> None:
+        """Take the job off a process that has not finished it, and delete what it wrote."""
+        if slot.job is not None:
+            discard_drafts(slot.job)
+        self._free(slot)
+
     # -- output and exit of a process, in the agent's thread -----------------------------------
 
     def _take_line(self, number: int, process: WorkerProcess, line: str) -> None:
@@ -252,7 +259,10 @@ class WorkerPool:
         cancelled, need = slot.leaving_since is not None, slot.need
         seconds = time.monotonic() - slot.began if slot.loaded == job.run_file else None
         slot.loaded = job.run_file
-        self._free(slot)
+        if isinstance(last, DoneLine) and not cancelled:
+            self._free(slot)
+        else:
+            self._discard_job(slot)
         waits = False
         if isinstance(last, FailedLine) and last.cause == "disk" and not cancelled:
             waits = self._pause(job, last.reason)
@@ -278,7 +288,7 @@ class WorkerPool:
             return
         process.close()
         job = slot.job if slot.leaving_since is None else None
-        self._free(slot)
+        self._discard_job(slot)
         slot.process = None
         if process.refusal:
             self._start_plainly(process.refusal, job)

@@ -37,7 +37,7 @@ def commit(
 ) -> StoredReply:
     """Commit round ``number`` as a worker and the agent do: drafts first."""
     since = (number - 1, 0) if since is BEFORE else since
-    drafts = store.drafts(CLIENT, number, 0)
+    drafts = store.drafts(number)
     drafts.reply.write_text(f"{text} {number}")
     if memory:
         drafts.memory.write_text(f"memory {number}")

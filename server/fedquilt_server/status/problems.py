@@ -95,7 +95,7 @@ def _divergence(s: Snapshot) -> Iterator[RunProblem]:
 
 def _broker(s: Snapshot) -> Iterator[RunProblem]:
     if s.name and not s.broker_connected:
-        yield RunProblem("error", "No connection to the broker; the coordinator tries again")
+        yield RunProblem("error", "The coordinator has no connection to the broker")
 
 
 def _failing_clients(s: Snapshot) -> Iterator[RunProblem]:

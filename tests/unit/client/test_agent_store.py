@@ -140,7 +140,7 @@ def test_a_round_that_is_begun_again_begins_from_the_same_memory(tmp_path: Path)
     commit(store, 1, None)
     commit(store, 2, (1, 0))
     second = StoredReply(store.run.run, CLIENT, 2, 1, "task", "reply-2.1-x", "0" * 64, 5)
-    drafts = store.drafts(CLIENT, 2, 1)
+    drafts = store.drafts(1)
     drafts.reply.write_text("reply")
     drafts.memory.write_text("memory 2.1")
     store.commit(second, drafts, (2, 0), memory=digest_file(drafts.memory))
@@ -209,7 +209,7 @@ def test_a_client_without_memory_keeps_the_reply_of_the_last_round(tmp_path: Pat
 
 
 def test_drafts_of_a_process_that_was_killed_go(tmp_path: Path) -> None:
-    draft = open_store(tmp_path).drafts(CLIENT, 2, 0).reply
+    draft = open_store(tmp_path).drafts(1).reply
     draft.write_text("half")
     open_store(tmp_path)
     assert not draft.exists()
@@ -254,7 +254,7 @@ def test_a_stopped_agent_leaves_no_drafts_even_if_it_never_heard_that_its_run_is
         store = agent.open_run(RunMessage(run="run-1", experiment={}))
         for number in range(1, 4):
             commit(store, number)
-        store.drafts(CLIENT, 4, 0).reply.write_text("half")
+        store.drafts(4).reply.write_text("half")
         assert store.spare.exists()
     assert not list((store.folder / "drafts").iterdir())
     assert known(store, 3) is not None
@@ -264,7 +264,7 @@ def test_an_old_run_leaves_its_memory_only(tmp_path: Path) -> None:
     old = open_store(tmp_path, "old")
     commit(old, 1)
     old.patch("a" * 64).write_text("patch")
-    old.drafts(CLIENT, 2, 0).reply.write_text("draft")
+    old.drafts(1).reply.write_text("draft")
     new = open_store(tmp_path, "new")
     assert not old.patches.exists()
     assert not (old.folder / "drafts").exists()

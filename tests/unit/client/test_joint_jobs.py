@@ -205,7 +205,7 @@ def test_joint_replies_to_tasks_that_are_over_are_deleted(kit: Kit, tmp_path: Pa
     store = RunStore(tmp_path / "runs" / "run-1", kit.run())
     held = []
     for number, (clients, task) in enumerate([((0, 1), "a"), ((2, 3), "b")]):
-        path, ids = store.joint_draft(number), ("run-1", clients[0], 1, 0, task)
+        path, ids = store.drafts(number).reply, ("run-1", clients[0], 1, 0, task)
         path.write_bytes(b"sum")
         held.append(store.hold(JointReply(*ids, path.name, "d" * 64, 3, clients=clients, tasks=(task, task))))
     assert store.reply(1, 1, 0, "a") == held[0]
@@ -213,7 +213,7 @@ def test_joint_replies_to_tasks_that_are_over_are_deleted(kit: Kit, tmp_path: Pa
     store.keep_joint({(1, "a"), (2, "b"), (3, "b")})
     assert store.reply(1, 1, 0, "a") is None
     assert store.reply(3, 1, 0, "b") == held[1]
-    assert not store.joint_draft(0).exists()
+    assert not store.drafts(0).reply.exists()
     assert store.blob(held[1]).path.exists()
 
 

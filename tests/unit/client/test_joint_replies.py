@@ -20,7 +20,7 @@ def joint(bench: RelayBench, clients: Sequence[int]) -> JointReply:
     base = next(bench.store.patches.iterdir()).name
     header = SumHeader(run="run", round=1, exchange=0, base=base)
     members = [SumMember(part.client, part.task, 1.0 + part.client, {"loss": part.client / 7}) for part in parts]
-    path = bench.store.drafts(clients[0], 1, 0).reply
+    path = bench.store.drafts(clients[0]).reply
     blob = write_partial_sum(path, header, members, opened, MODEL)
     ids = "run", parts[0].client, 1, 0, parts[0].task
     tasks = tuple(part.task for part in parts)

@@ -18,7 +18,7 @@ from fedquilt_common.wire.messages import RunMessage
 def keep(folder: Path, name: str, client: int, round: int, *, memory: bool = True) -> None:
     agent = AgentStore(folder)
     store = agent.open_run(RunMessage(run=name, experiment={"algorithm": {"name": "fedper"}}))
-    drafts = store.drafts(client, round, 0)
+    drafts = store.drafts(1)
     drafts.reply.write_text("reply")
     head = {"fc2.weight": np.full((2, 3), round, np.float32), "fc2.bias": np.zeros(2, np.float32)}
     digest = write_arrays(drafts.memory, head).digest

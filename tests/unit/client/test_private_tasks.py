@@ -62,7 +62,7 @@ class PrivateBoard:
         return message, self.agent.open_run(message)
 
     def job(self, run: tuple[RunMessage, RunStore], client: int = 0, round: int = 1, **changes: Any) -> Job:
-        drafts = run[1].drafts(client, round, 0)
+        drafts = run[1].drafts(round)
         fields = {"round": round, "fingerprint": f"{round:016}", "ledgers": run[1].ledgers, **changes}
         return self.kit.job(run[0], client, [self.model], reply=drafts.reply, memory_out=drafts.memory, **fields)
 

@@ -67,7 +67,7 @@ def test_the_estimate_counts_down_within_a_round() -> None:
     ("changes", "words"),
     [
         ({}, ""),
-        ({"broker_connected": False}, "No connection to the broker; the coordinator tries again"),
+        ({"broker_connected": False}, "The coordinator has no connection to the broker"),
         ({"warning": "the loss explodes"}, "the loss explodes"),
         ({"failing": 2, "tasks": 8, "failures": {3: "the client failed: no memory"}},
          "2 of 8 clients fail: client 3: no memory"),

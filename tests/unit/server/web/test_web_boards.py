@@ -102,7 +102,7 @@ def test_the_worst_problem_is_named_first() -> None:
     diverged = lost.model_copy(update={"warning": "The loss is nan since round 3."})
     failed = diverged.model_copy(update={"phase": "failed", "message": "no quorum"})
     assert [(list_problems(one)[0].text, len(list_problems(one))) for one in (lost, diverged, failed)] == [
-        ("No connection to the broker; the coordinator tries again", 3),
+        ("The coordinator has no connection to the broker", 3),
         ("The loss is nan since round 3", 4),
         ("no quorum", 2),
     ]
