@@ -54,12 +54,16 @@ class Downloads:
         self._pause = self._first_pause = self._choose_first_pause()
 
     def want(self, patches: Iterable[PatchMessage]) -> None:
-        """Download these patches; delete all others and stop following their slots."""
+        """Download these patches; delete all others and stop following their slots.
+
+        What arrives in one of their slots stays: it may be the next round's, whose manifest follows.
+        """
         self._wanted = {patch.place: patch for patch in patches}
-        self._store.keep_patches({patch.digest for patch in self._wanted.values()})
         self._quiet_since, self._repaired, self._longest_gap = time.monotonic(), True, 0.0
         self._pause = self._first_pause = self._choose_first_pause()
         self._subscribe_to(set(self._wanted))
+        arriving = {assembly.digest for assembly in self._assemblies.values()}
+        self._store.keep_patches(arriving.union(patch.digest for patch in self._wanted.values()))
 
     def _choose_first_pause(self) -> float:
         """Return how long no chunk may arrive before the first repair: larger chunks take longer on the same line."""

@@ -250,6 +250,20 @@ def test_chunks_of_the_round_before_do_not_hinder(board: Board) -> None:
     assert board.bytes_of(old) is None
 
 
+def test_what_arrives_of_the_next_round_stays_when_the_same_slot_is_wanted_again(board: Board) -> None:
+    """The coordinator publishes the chunks of a round before its manifest; meanwhile a board appears behind a relay."""
+    patch = board.publish(0, data(0))
+    board.downloads.want([patch])
+    board.arrive()
+    following = board.publish(0, data(1))
+    board.arrive(lose=range(5, 10))
+    board.downloads.want([patch])
+    board.publish(0, data(1))
+    board.arrive()
+    board.downloads.want([following])
+    assert board.bytes_of(following) == data(1)
+
+
 def test_slots_no_longer_wanted_are_given_up(board: Board) -> None:
     patch = board.publish(0, data(0))
     board.downloads.want([patch])
