@@ -208,6 +208,13 @@ def test_a_client_without_memory_keeps_the_reply_of_the_last_round(tmp_path: Pat
     assert [known(store, number) is not None for number in (1, 2, 3)] == [False, True, True]
 
 
+def test_two_jobs_for_one_task_write_to_different_files(tmp_path: Path) -> None:
+    """A cancelled job may still write while the next one for its client and exchange is committed."""
+    store = open_store(tmp_path)
+    one, two = store.drafts(1), store.drafts(2)
+    assert len({one.reply, one.memory, two.reply, two.memory}) == 4
+
+
 def test_drafts_of_a_process_that_was_killed_go(tmp_path: Path) -> None:
     draft = open_store(tmp_path).drafts(1).reply
     draft.write_text("half")

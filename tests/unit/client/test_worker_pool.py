@@ -161,6 +161,22 @@ def test_a_worker_leaves_a_cancelled_job_and_stays_warm(driver: Driver, kit: Kit
     assert [process.pid for process in workers_of_this_process()] == [pid]
 
 
+def test_a_job_that_is_cancelled_in_its_last_step_leaves_no_files(
+    driver: Driver, kit: Kit, seen: Path, wait_for: Wait
+) -> None:
+    code = "ctx.memory['m'] = ctx.data.x\nPath(os.environ['SEEN'], 'here').touch()\ntime.sleep(0.3)"
+    late = kit.job(kit.run(algorithm={"name": kit.package("late", code)}), 0, allowed=["late"])
+    driver.pool.submit(late)
+    wait_for(lambda: list(seen.iterdir()))
+    driver.pool.cancel(lambda job: True)
+    after = kit.job(kit.run("other"), 1)
+    driver.pool.submit(after)
+    assert driver.next().job == after
+    assert after.reply.exists()
+    assert not late.reply.exists()
+    assert not late.memory_out.exists()
+
+
 def test_cancelling_leaves_others_alone(driver: Driver, kit: Kit) -> None:
     first, second = kit.job(kit.run(), 0), kit.job(kit.run(), 1)
     driver.pool.submit(first)
