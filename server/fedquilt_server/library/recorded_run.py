@@ -21,6 +21,7 @@ from fedquilt_server.runs.run_folder import JOURNAL, is_in_use
 from fedquilt_server.status.console import printable
 from fedquilt_server.status.results import Result, RoundResult
 from fedquilt_server.status.run_energy import EnergyEstimate, describe_estimate
+from fedquilt_server.status.scores import describe_tested
 from fedquilt_server.status.units import duration
 
 MOST_LEVELS: Final = 6
@@ -136,6 +137,8 @@ def read_run(folder: Path) -> RecordedRun:
         status, reason = _damaged(error) if damaged else _unfinished(folder)
         return RecordedRun(folder, folder.name, status, reason, None, settings, started, tuple(notes))
     notes += [*result.warnings, *find_impossible(result.rounds)]
+    if tested := describe_tested(result.rounds):
+        notes.append(f"the model was tested by {tested}")
     if 0 < (away := sum(row.away_seconds for row in result.rounds)) < math.inf:
         notes.append(f"the coordinator did not run in {duration(away)} of the rounds' time")
     if estimate := describe_estimate(result.rounds):

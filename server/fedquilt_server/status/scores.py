@@ -10,6 +10,7 @@ from fedquilt_common.learning_tasks.metrics import ACCURACY, LOCAL_METRICS, MAIN
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import ENDED, Snapshot
 from fedquilt_server.status.units import is_number
+from fedquilt_server.status.waiting import ranges
 
 Score = tuple[int, float]
 """The number of a round, and a value measured in it."""
@@ -39,6 +40,17 @@ def measured_scores(history: Iterable[RoundResult], field: str) -> list[Score]:
     """Return the rounds in which ``field``, a field or a score, was measured and is a finite number."""
     pairs = ((row.round, row.value(field)) for row in history)
     return [(at, value) for at, value in pairs if is_number(value)]
+
+
+def describe_tested(history: Sequence[RoundResult]) -> str:
+    """Return which rounds' scores are of fewer of the clients' test samples than others'; empty if there are none."""
+    samples = dict(measured_scores(history, "tested_samples"))
+    fewer = [at for at, count in samples.items() if count < max(samples.values())]
+    if not fewer:
+        return ""
+    clients = [int(count) for _, count in measured_scores(history, "tested_clients")]
+    named = f"round{'s' * (len(fewer) != 1)} {ranges(fewer, 40)}"
+    return f"{min(clients)} to {max(clients)} clients; the scores of {named} do not compare with those of all of them"
 
 
 def median_or_none(values: Iterable[float]) -> float | None:

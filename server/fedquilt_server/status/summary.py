@@ -19,6 +19,7 @@ from fedquilt_server.status.scores import (
     Score,
     best_score,
     choose_metric,
+    describe_tested,
     measured_scores,
     median_or_none,
     second_metrics,
@@ -59,6 +60,8 @@ def summary_lines(result: Result, folder: Path, restarts: Mapping[str, int]) -> 
     if result.status == "finished" and result.reason:
         yield "ended", result.reason
     yield from _scores(rows)
+    if tested := describe_tested(rows):
+        yield "tested by", tested
     if rows:
         yield "rounds", _times(rows)
         yield from _traffic(rows)

@@ -79,6 +79,16 @@ def test_bytes_of_all_clients_labels_are_no_part_of_the_coordinators(capsys: pyt
     assert "  soft labels 6.5 kB down, 648 B up, summed over the clients" in lines
 
 
+def test_scores_of_fewer_clients_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        {"accuracy": 0.5, "scores": {"tested_samples": samples, "tested_clients": clients}}
+        for samples, clients in ((90, 12), (60, 9), (90, 12), (70, 6))
+    ]
+    lines = printed(result(*rows), capsys)
+    assert "  tested by   6 to 12 clients; the scores of rounds 2, 4 do not compare with those of all of them" in lines
+    assert not any("tested by" in line for line in printed(result(rows[0], rows[2]), capsys))
+
+
 def test_the_levels_of_sub_models_have_an_average(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(result({"accuracy": 0.5, "trained": {"0": "S1"}, "scores": {"average_accuracy": 0.7533}}), capsys)
     assert lines[2] == "  sub-models  0.7533 on average over the levels"
