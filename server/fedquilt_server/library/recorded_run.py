@@ -27,6 +27,7 @@ from fedquilt_server.status.units import duration
 MOST_LEVELS: Final = 6
 """Levels of folders below the named one that are searched for runs."""
 MOST_RUNS: Final = 10_000
+KILLED: Final = f"the coordinator was killed; {RESUME}"
 ESTIMATE_NOTES: Final[dict[EnergyEstimate, str]] = {
     "estimated": "the energy is estimated, not measured",
     "partly estimated": "a part of the energy is estimated, not measured",
@@ -159,7 +160,7 @@ def _unfinished(folder: Path) -> tuple[RecordedStatus, str]:
 
 def _judge(folder: Path, result: Result, settings: Mapping[str, Any] | None) -> tuple[RecordedStatus, str]:
     if result.status == "running" and not is_in_use(folder):
-        return "interrupted", f"the coordinator was killed; {RESUME}"
+        return "interrupted", KILLED
     if result.status == "unknown":
         return _judge_by_rounds(result, settings)
     if result.status == "failed":

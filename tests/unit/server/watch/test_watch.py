@@ -18,6 +18,7 @@ from tests.support.peers import bare_broker, peer, running
 from tests.support.screens import on_screen
 from tests.support.warm import ForkedProgram
 
+from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.wire.messages import AgentPresence, CoordinatorPresence, EndMessage, ReceiptMessage, RunMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_server.provisioning.federation import make_federation
@@ -150,7 +151,7 @@ def test_a_folder_leads_to_its_page_and_shows_its_end_without_one(tmp_path: Path
 
     (tmp_path / "experiment.yaml").write_text("rounds: 5\n")
     write(status="running", rounds=ROWS[:1])
-    with watching(str(tmp_path), "--json") as (process, lines):
+    with lock_folder(tmp_path), watching(str(tmp_path), "--json") as (process, lines):
         first = json.loads(next(lines))
         assert (first["source"], first["phase"], first["rounds"]) == (str(tmp_path), "training", 5)
         assert "No page answers" in first["unknown"]
@@ -163,6 +164,14 @@ def test_a_folder_leads_to_its_page_and_shows_its_end_without_one(tmp_path: Path
         last = json.loads(next(lines))
         assert (last["phase"], last["unknown"], last["history"][-1]["round"]) == ("finished", "", 5)
         assert process.wait(30) == 0
+
+
+def test_a_run_that_was_killed_is_interrupted(tmp_path: Path) -> None:
+    known = {"name": "demo", "run": "demo-1", "algorithm": "fedavg", "dataset": "digits", "seed": 1, "rounds": ROWS}
+    (tmp_path / "result.json").write_text(Result.model_validate({**known, "status": "running"}).model_dump_json())
+    state = json.loads(run_watch(str(tmp_path), "--json").stdout)
+    assert (state["phase"], state["round"]) == ("interrupted", 5)
+    assert "run the same command again" in state["message"]
 
 
 def test_the_page_of_another_run_is_not_shown(tmp_path: Path, page: PageServer) -> None:
