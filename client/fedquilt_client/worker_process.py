@@ -5,17 +5,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Final
 
 from fedquilt_common.process.forked import FORK_SERVER, WORKER_NAME, ForkedProcess
 from fedquilt_common.training_jobs import worker_command, worker_environment
 
 log = logging.getLogger(__name__)
+LONG_LINE: Final = 16 * 1024
+"""Characters from which on a line may not fit into a pipe, beside others that wait in it."""
 
 
 class WorkerProcess:
@@ -32,6 +36,7 @@ class WorkerProcess:
         self._stdin = stdin
         self._stdout = stdout
         self._started = time.monotonic()
+        self._unwritten: queue.SimpleQueue[str | None] | None = None
 
     @property
     def pid(self) -> int | None:
@@ -55,8 +60,25 @@ class WorkerProcess:
         return self.pid is None and self._started < since
 
     def write(self, line: str) -> None:
-        """Write a line to the process; if it has died, ``lines`` ends."""
-        with contextlib.suppress(BrokenPipeError):
+        """Write a line to the process without waiting for it; if it has died, ``lines`` ends.
+
+        A pipe holds 64 KiB, and a process that starts does not read yet. So from the first long line on, such as a job
+        with many sub-models, a thread writes.
+        """
+        if self._unwritten is None and len(line) < LONG_LINE:
+            self._write_now(line)
+            return
+        if self._unwritten is None:
+            self._unwritten = queue.SimpleQueue()
+            threading.Thread(target=self._write_all, args=(self._unwritten,), daemon=True).start()
+        self._unwritten.put(line)
+
+    def _write_all(self, lines: queue.SimpleQueue[str | None]) -> None:
+        while (line := lines.get()) is not None:
+            self._write_now(line)
+
+    def _write_now(self, line: str) -> None:
+        with contextlib.suppress(BrokenPipeError, ValueError):  # it has died, and ``close`` may have closed the pipe
             self._stdin.write(line + "\n")
             self._stdin.flush()
 
@@ -77,6 +99,8 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Close the pipe to a process that has ended."""
+        if self._unwritten is not None:
+            self._unwritten.put(None)
         with contextlib.suppress(BrokenPipeError):
             self._stdin.close()
 

@@ -1,0 +1,44 @@
+"""The pipe to a training process that does not read yet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from fedquilt_client.worker_process import LONG_LINE, WorkerProcess
+
+
+@pytest.fixture
+def process() -> Iterator[tuple[WorkerProcess, int]]:
+    """A process that has not begun to read, and the end of the pipe from which it will."""
+    reading, writing = os.pipe()
+    theirs, its_output = os.pipe()
+    os.close(its_output)
+    program = cast("Any", SimpleNamespace(pid=1, returncode=None))
+    with os.fdopen(theirs) as output:
+        made = WorkerProcess(program, os.fdopen(writing, "w"), output)
+        yield made, reading
+        made.close()
+
+
+def test_a_long_line_does_not_wait_for_the_process_and_lines_keep_their_order(
+    process: tuple[WorkerProcess, int],
+) -> None:
+    made, reading = process
+    lines = ["short", "x" * 64 * LONG_LINE, "cancel"]
+    for line in lines:
+        made.write(line)
+    with os.fdopen(reading) as file:
+        assert [file.readline().rstrip() for _ in lines] == lines
+
+
+def test_a_process_that_dies_with_a_long_line_in_its_pipe_leaves_no_writer(process: tuple[WorkerProcess, int]) -> None:
+    made, reading = process
+    made.write("x" * 64 * LONG_LINE)
+    os.close(reading)
+    made.close()
+    made.write("later")
