@@ -24,9 +24,9 @@ EXIT_CODES: Final[dict[int, str]] = {
     11: "Ansible is missing, or it did not upgrade every board",
     12: "a data set cannot be downloaded by a program: the message has the steps, such as a licence to accept",
     13: "no Ray cluster answers, it has no room for the fleet, or fedquilt is missing or has another version on a node",
-    129: "the terminal was closed; to resume, run the same command with the same folder",
-    130: "interrupted; to resume, run the same command with the same folder",
-    143: "terminated; to resume, run the same command with the same folder",
+    129: "the terminal was closed; to resume, run the same command with the same folder, `coordinator` with `--resume`",
+    130: "interrupted; to resume, run the same command with the same folder, `coordinator` with `--resume`",
+    143: "terminated; to resume, run the same command with the same folder, `coordinator` with `--resume`",
 }
 """Meaning of each exit code of ``fedquilt``."""
 

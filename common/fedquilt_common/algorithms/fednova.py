@@ -42,7 +42,7 @@ class FedNova(FedAvg):
 
     declares: ClassVar[Declaration] = Declaration(
         holdout=0.0,
-        privacy="a client sends the number of its steps, and private ones send no such metrics",
+        privacy="the server divides by the number of gradients of each client, which private clients withhold",
         pooled="it divides each update by the number of the client's steps",
         private_memory=False,
     )
