@@ -62,7 +62,7 @@ def run_participant(
 
     def connect(deliver: Deliver, will: Will) -> Transport:
         client_id = agent_client_id(settings.federation, settings.name, keep_suffix(settings.state))
-        return MqttTransport(address, client_id, deliver, will=will)
+        return MqttTransport(address, client_id, deliver, will=will, should_stop=stop)
 
     return_freed_memory()
     stop = StopSignal()
