@@ -15,6 +15,7 @@ from fedquilt_client.downloads import DISK_RESERVE
 from fedquilt_common.partial_sums.partial_sum import PartialSum
 from fedquilt_common.wire.chunks import Assembly, Blob
 from fedquilt_common.wire.codec import write_arrays
+from fedquilt_common.wire.link import SMALLEST_PAYLOAD
 from fedquilt_common.wire.messages import (
     MissingMessage,
     ReceiptMessage,
@@ -163,6 +164,19 @@ def test_a_reply_that_is_too_large_takes_no_disk(hall: Hall, monkeypatch: pytest
     hall.send("b", 2, chunk=1000)
     assert all(isinstance(one, ReceiptMessage) and "has no room" in one.reason for one in hall.line.inboxes["b"])
     assert not list(hall.run.store.folder.glob("drafts/*"))
+
+
+def test_a_reply_in_tiny_chunks_takes_no_memory(hall: Hall) -> None:
+    """The relay remembers which chunks of an unfinished reply have arrived."""
+    hall.open()
+    blob = hall.send("b", 2, chunk=7)
+    assert {(outcome, final) for outcome, _, final in hall.told("b")} == {("rejected", False)}
+    assert not list(hall.run.store.folder.glob("drafts/*"))
+    hall.send("b", 2, blob, chunk=SMALLEST_PAYLOAD)
+    hall.send("a", 0)
+    hall.send("a", 1)
+    hall.send("c", 3)
+    assert hall.taken() == [[0, 1, 2, 3]]
 
 
 def test_a_board_whose_replies_are_refused_again_and_again_is_not_looked_at(
