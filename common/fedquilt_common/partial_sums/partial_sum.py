@@ -296,7 +296,9 @@ class PartialSum(Mapping[str, NDArray[Any]]):
         if head + int(lengths.sum()) != all_bytes:
             raise PayloadError(f"{name!r} of a partial sum does not have the length of its blocks")
         if int(lengths[number]) > count_most_bytes(length):
-            raise PayloadError(f"a block of {name!r} of a partial sum has more bytes than its {length} numbers can take")
+            raise PayloadError(
+                f"a block of {name!r} of a partial sum has more bytes than its {length} numbers can take"
+            )
         start = head + int(lengths[:number].sum())
         return decode_block(self._bytes(name, start, start + int(lengths[number])), length)
 
