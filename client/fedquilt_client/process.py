@@ -11,7 +11,7 @@ from typing import Protocol
 from fedquilt_client.participant import Participant, ParticipantSettings
 from fedquilt_common.process.malloc import return_freed_memory
 from fedquilt_common.process.signals import StopSignal
-from fedquilt_common.process.watchdog import CountedStop, report_liveness
+from fedquilt_common.process.watchdog import CountedStop, measure_own_time, report_liveness
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
 from fedquilt_common.wire.client_id import agent_client_id, keep_suffix
 from fedquilt_common.wire.mqtt import MqttTransport
@@ -59,16 +59,15 @@ def run_participant(
         address: of the broker.
         make: makes the participant with what makes its connection.
     """
-    transports: list[Transport] = []
 
     def connect(deliver: Deliver, will: Will) -> Transport:
         client_id = agent_client_id(settings.federation, settings.name, keep_suffix(settings.state))
-        transports.append(MqttTransport(address, client_id, deliver, will=will))
-        return transports[-1]
+        return MqttTransport(address, client_id, deliver, will=will, should_stop=stop)
 
     return_freed_memory()
     stop = StopSignal()
     turns = CountedStop(stop)
-    with report_liveness(lambda: (turns.count, [each.bytes_sent for each in transports])):
+    worked = measure_own_time()
+    with report_liveness(lambda: (turns.count, worked())):
         make(connect).execute(turns)
     return stop.exit_code

@@ -55,12 +55,18 @@ class LeavingTime:
     longest: float = float("inf")
 
     def before(self, deadline: float | None) -> float:
-        """Return the Unix time at which they leave; 0, which is at once, if the deadline has passed."""
+        """Return when they leave, in seconds of the monotonic clock, which no correction of the board's time moves.
+
+        Args:
+            deadline: Unix time in seconds; None without.
+
+        Returns:
+            A time of ``time.monotonic``; 0, which is at once, if the deadline has passed.
+        """
         if deadline is None:
             return float("inf")
-        now = time.time()
-        left = min(deadline - now, self.longest)
-        return now + left - min(self.margin, self.share * left) if left > 0 else 0.0
+        left = min(deadline - time.time(), self.longest)
+        return time.monotonic() + left - min(self.margin, self.share * left) if left > 0 else 0.0
 
 
 class RunView(Protocol):
@@ -229,7 +235,7 @@ class Relay(Uploads):
     # -- sums ----------------------------------------------------------------------------------
 
     def _send_ready(self, key: SumKey, pool: Pool) -> None:
-        leaves = self._is_complete(pool) or time.time() >= pool.due
+        leaves = self._is_complete(pool) or time.monotonic() >= pool.due
         for group, made in list(pool.groups.items()):
             if made is None and pool.held.keys() >= set(group.parts):
                 self._send_sum(pool, group)

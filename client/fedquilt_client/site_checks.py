@@ -83,7 +83,6 @@ def _check_sum(one: PartialSum, run: str, task: OpenTask, find_task: FindTask) -
     header, patch = one.header, task.patches[0].digest
     if (header.run, header.round, header.exchange, header.base) != (run, *task.message.id, patch):
         raise PayloadError("the header of the sum names another run, exchange or base")
-    one.check_members()
     clients = [member.client for member in one.members]
     if len(clients) < 2 or clients != sorted(clients) or clients[0] != task.client:
         raise PayloadError("the sum does not list its clients in order, or has one only")
@@ -91,3 +90,4 @@ def _check_sum(one: PartialSum, run: str, task: OpenTask, find_task: FindTask) -
         other = find_task(member.client)
         if other is None or other.fingerprint != member.task or other.patches != task.patches:
             raise PayloadError(f"the sum has a reply of client {member.client} to another task")
+    one.check_members()  # last, because it adds up the seals of all members

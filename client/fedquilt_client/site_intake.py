@@ -16,7 +16,7 @@ from fedquilt_client.records import StoredReply, name_reply
 from fedquilt_client.store import DRAFTS, Drafts, RunStore
 from fedquilt_client.tasks import OpenTask, TaskId
 from fedquilt_common.errors import DamagedTransferError, FedquiltError
-from fedquilt_common.wire.chunks import Assembly, Blob, ChunkHeader, check_size, read_whole
+from fedquilt_common.wire.chunks import Assembly, Blob, ChunkHeader, check_size, check_steps, read_whole
 from fedquilt_common.wire.topics import Address
 
 TRANSFERS_PER_CLIENT: Final = 3
@@ -56,12 +56,13 @@ class SiteIntake:
 
         Raises:
             DamagedTransferError: bytes were lost or changed on the way.
-            PayloadError: the reply is too large.
+            PayloadError: the reply is too large, or its chunks are too small.
             NoRoomError: the disk is full.
         """
         if header.index != address.chunk:
             raise DamagedTransferError(f"chunk {header.index} arrived on the topic of chunk {address.chunk}")
         check_size(header, LARGEST_SHARE * sum(patch.size for patch in task.patches) + LARGEST_REST)
+        check_steps(header)
         with self._reporting_no_room():
             if header.count == 1:
                 self._check_room(header)

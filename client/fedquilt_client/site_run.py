@@ -259,6 +259,7 @@ class SiteRun:
         if foreign or taken:
             self.store.forget(stored)
             del self._facts[stored.digest]
+            self._refused[address.agent] += 1
             reason = f"agent {address.agent} does not host them" if foreign else "a reply of them is on its way"
             self._inboxes.settle(address.agent, reply, "rejected", reason, foreign or taken)
         else:

@@ -16,7 +16,7 @@ class Pool:
     """The replies of one key that have not travelled.
 
     Attributes:
-        due: Unix time in seconds at which those that are there leave.
+        due: when those that are there leave, in seconds of ``time.monotonic``.
         awaited: tasks whose replies have not been offered, by client.
         held: replies, and sums of other relays, that wait, by their first client.
         groups: committed groups, each with its sum once that is made.

@@ -28,7 +28,7 @@ class WorkerProcess:
     Args:
         process: the process.
         stdin: receives jobs, as text.
-        stdout: has its events, as text.
+        stdout: has its events, as text; it must not raise if the last character is cut.
     """
 
     def __init__(self, process: subprocess.Popen[str] | ForkedProcess, stdin: IO[str], stdout: IO[str]) -> None:
@@ -83,9 +83,9 @@ class WorkerProcess:
             self._stdin.flush()
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines that the process writes until its end."""
+        """Yield the whole lines that the process writes until its end, which may cut the last one."""
         with self._stdout as lines:
-            yield from lines
+            yield from (line for line in lines if line.endswith("\n"))
 
     def wait(self) -> None:
         """Wait for the end of the process."""
@@ -132,6 +132,7 @@ def start_worker(threads: int, *, forked: bool = True) -> WorkerProcess:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        errors="replace",
         env=worker_environment(threads),
     )
     assert process.stdin is not None  # noqa: S101 - both are pipes
@@ -142,7 +143,7 @@ def start_worker(threads: int, *, forked: bool = True) -> WorkerProcess:
 def _fork(address: str, threads: int) -> WorkerProcess:
     its_input, ours = os.pipe()
     theirs, its_output = os.pipe()
-    pipes = os.fdopen(ours, "w"), os.fdopen(theirs)
+    pipes = os.fdopen(ours, "w"), os.fdopen(theirs, errors="replace")
     try:
         descriptors = its_input, its_output, sys.stderr.fileno()
         process = ForkedProcess(

@@ -28,9 +28,11 @@ from fedquilt_common.wire.chunks import (
     Assembly,
     Blob,
     ChunkHeader,
+    check_steps,
     digest_file,
     read_chunk,
 )
+from fedquilt_common.wire.link import SMALLEST_PAYLOAD
 
 DIGEST = "5e" * 32
 
@@ -275,7 +277,21 @@ def test_memory_for_the_smallest_chunks_is_bounded(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assembly.discard()
-    assert peak < 2 * MAX_CHUNKS
+    assert peak < MAX_CHUNKS // 4
+
+
+@given(st.integers(1, 10**9), st.integers(SMALLEST_PAYLOAD, 10**6))
+def test_chunks_for_any_link_are_large_enough(size: int, largest: int) -> None:
+    """``MAX_CHUNKS`` limits the number of chunks."""
+    chunk = max(largest, -(-size // MAX_CHUNKS))
+    for header in Blob(Path("x"), DIGEST, size).headers(chunk, most=2):
+        check_steps(header)
+
+
+def test_chunks_that_are_too_small_are_refused() -> None:
+    check_steps(ChunkHeader(DIGEST, 0, 1, 1))
+    with pytest.raises(PayloadError, match="14 bytes in 2 chunks: each must have 8 bytes or more"):
+        check_steps(ChunkHeader(DIGEST, 0, 2, 14))
 
 
 @pytest.mark.parametrize("worth", [1, 1000])

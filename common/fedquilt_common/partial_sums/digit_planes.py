@@ -70,6 +70,12 @@ def _pack(plane: Plane) -> bytes:
     return bytes([_PLAIN]) + content
 
 
+def count_most_bytes(size: int) -> int:
+    """Return the most bytes of a block of ``size`` numbers."""
+    planes = 1 + _BEYOND - _LOWEST  # with that of the signs, each with its kind
+    return _HEAD.size + planes * (1 + size)
+
+
 def decode_block(content: bytes, size: int) -> ExactSum:
     """Return the exact sums of a block of ``size`` numbers.
 

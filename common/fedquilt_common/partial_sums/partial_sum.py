@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fedquilt_common.aggregation.averages import adjacent_arrays
 from fedquilt_common.aggregation.exact_sum import ExactSum, components
 from fedquilt_common.errors import PayloadError
-from fedquilt_common.partial_sums.digit_planes import decode_block, encode_block
+from fedquilt_common.partial_sums.digit_planes import count_most_bytes, decode_block, encode_block
 from fedquilt_common.partial_sums.members import (
     SEAL_SIZE,
     SumMember,
@@ -35,7 +35,7 @@ from fedquilt_common.types import Arrays
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.codec import PackedArrays, block, write_arrays
 from fedquilt_common.wire.messages import SUM_KEY, SumHeader
-from fedquilt_common.wire.parsing import parse
+from fedquilt_common.wire.parsing import MAX_MESSAGE, parse
 
 SUM_BLOCK: Final = 1 << 15
 """Numbers that are summed and encoded at a time: their bins stay in a processor's cache."""
@@ -227,7 +227,10 @@ class PartialSum(Mapping[str, NDArray[Any]]):
         """
         if _MEMBERS not in self.content or _SEAL not in self.content:
             raise PayloadError("a partial sum has no members or no seal")
-        return decode_members(self._bytes(_MEMBERS, 0, size_of(self.content, _MEMBERS)))
+        size = size_of(self.content, _MEMBERS)
+        if size > MAX_MESSAGE:  # before they take memory
+            raise PayloadError(f"the members of a partial sum have {size} bytes; the limit is {MAX_MESSAGE}")
+        return decode_members(self._bytes(_MEMBERS, 0, size))
 
     def check_members(self) -> None:
         """Check that each member was added once, with its weight.
@@ -292,6 +295,10 @@ class PartialSum(Mapping[str, NDArray[Any]]):
         lengths = np.frombuffer(self._bytes(name, 0, head), _TABLE).astype(np.int64)
         if head + int(lengths.sum()) != all_bytes:
             raise PayloadError(f"{name!r} of a partial sum does not have the length of its blocks")
+        if int(lengths[number]) > count_most_bytes(length):
+            raise PayloadError(
+                f"a block of {name!r} of a partial sum has more bytes than its {length} numbers can take"
+            )
         start = head + int(lengths[:number].sum())
         return decode_block(self._bytes(name, start, start + int(lengths[number])), length)
 

@@ -7,6 +7,7 @@ several ledgers has spent what all of them say: another partition, seed or a gro
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Final
 
@@ -53,9 +54,12 @@ def keep_samples(folder: Path, ids: NDArray[np.uint64]) -> str:
     path = folder / f"{digest}{_SAMPLES}"
     if not path.exists():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = path.with_suffix(".new")
-        draft.write_bytes(ids.tobytes())
-        replace_durably(draft, path)
+        draft = path.with_suffix(f".{os.getpid()}")  # another process may store the same samples now
+        try:
+            draft.write_bytes(ids.tobytes())
+            replace_durably(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
     return digest
 
 

@@ -9,6 +9,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,13 +52,23 @@ class CountedStop:
         return self.stop()
 
 
+def measure_own_time() -> Callable[[], float]:
+    """Return a function that returns the processor seconds of the thread that calls this one; any thread may call it.
+
+    They stay the same while the thread waits, and grow while it works, however long that takes. So the watchdog tells
+    a thread that hangs from one that adds up large replies. It takes a thread that loops for ever for one that works.
+    """
+    clock = time.pthread_getcpuclockid(threading.get_ident())
+    return lambda: time.clock_gettime(clock)
+
+
 @contextlib.contextmanager
 def report_liveness(pulse: Callable[[], Any]) -> Iterator[None]:
     """Report that the process is up, and then, in a thread, that it is alive, until the block ends.
 
     Args:
-        pulse: returns a value that stays the same only if the process hangs, such as turns of a loop and bytes sent.
-            Each change is reported.
+        pulse: returns a value that stays the same if the process hangs, such as turns of its main loop. Bytes sent
+            are none: the network thread sends pings even if the main thread hangs. Each change is reported.
     """
     done = threading.Event()
     has_systemd = notify("READY=1")

@@ -1,10 +1,32 @@
-"""Sets of chunks as base64 bitmaps: bit i % 8 of byte i // 8 is chunk i."""
+"""Sets of chunks as bitmaps, in memory and as base64: bit i % 8 of byte i // 8 is chunk i."""
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
 
 from fedquilt_common.errors import PayloadError
+
+
+class ChunkSet:
+    """A set of chunks that takes one bit for each chunk that it may hold.
+
+    Args:
+        count: number of chunks that it may hold.
+        first: number of the first chunks, which it holds from the start.
+    """
+
+    def __init__(self, count: int, first: int = 0) -> None:
+        self._bits = bytearray((count + 7) // 8)
+        self._bits[: first // 8] = b"\xff" * (first // 8)
+        for index in range(first // 8 * 8, first):
+            self.add(index)
+
+    def add(self, index: int) -> None:
+        """Add the chunk ``index``."""
+        self._bits[index // 8] |= 1 << (index % 8)
+
+    def __contains__(self, index: int) -> bool:
+        return bool(self._bits[index // 8] >> (index % 8) & 1)
 
 
 def encode_bitmap(indices: set[int] | list[int], count: int) -> str:

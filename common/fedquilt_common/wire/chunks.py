@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from fedquilt_common.errors import DamagedTransferError, PayloadError
 from fedquilt_common.files.durable import replace_durably, start_writing
 from fedquilt_common.process.background_thread import BackgroundThread
+from fedquilt_common.wire.bitmaps import ChunkSet
 
 if TYPE_CHECKING:
     from fedquilt_common.wire.transport import Transport
@@ -34,6 +35,8 @@ _MANY: Final = 48
 """Chunks from which a transfer has larger ones instead of more: each message costs time on three machines."""
 MAX_CHUNKS: Final = 1 << 20
 """Most chunks of a transfer; it bounds what a receiver holds in memory for one."""
+_LEAST_STEP: Final = 8
+"""Least bytes of one of several chunks: of a link's smallest payload of 16 bytes, equal parts are more than half."""
 MAX_HEAD: Final = 16 * 1024
 """Most bytes of a head; a property of MQTT holds at most 65,535."""
 _HEADER: Final = struct.Struct(">B32sIIQ")
@@ -219,6 +222,18 @@ def check_size(header: ChunkHeader, limit: int) -> None:
         raise PayloadError(f"transfer of {header.size} bytes is larger than the {limit} bytes expected")
 
 
+def check_steps(header: ChunkHeader) -> None:
+    """Check the size of the chunks of a transfer, before memory is taken for each of them.
+
+    Raises:
+        PayloadError: they are smaller than those of any link.
+    """
+    if header.count > 1 and header.step < _LEAST_STEP:
+        raise PayloadError(
+            f"transfer of {header.size} bytes in {header.count} chunks: each must have {_LEAST_STEP} bytes or more"
+        )
+
+
 def _check_length(header: ChunkHeader, payload: bytes) -> None:
     if len(payload) != header.length:
         raise DamagedTransferError(f"chunk {header.index} has {len(payload)} bytes instead of {header.length}")
@@ -259,8 +274,7 @@ class Assembly:
         self.digest = first.digest
         self.size = first.size
         self.count = first.count
-        self._arrived = bytearray(first.count)
-        self._arrived[:kept] = b"\x01" * kept
+        self._arrived = ChunkSet(first.count, kept)
         self._missing_count = first.count - kept
         self._complete_up_to = kept
         self._hash = hashlib.sha256()
@@ -296,12 +310,12 @@ class Assembly:
         if not self.fits(header):
             raise PayloadError("chunk belongs to another transfer, or its size or count changed on the way")
         _check_length(header, payload)
-        if not self._arrived[header.index]:
+        if header.index not in self._arrived:
             if in_order := header.index == self._hashed:  # as almost always: hash while the bytes are in the cache
                 self._hashed = _UNKNOWN  # until the same bytes are in the file
                 self._update_hash(header.head + payload if header.head else payload)
             self._write(payload, header.offset)
-            self._arrived[header.index] = 1
+            self._arrived.add(header.index)
             self._missing_count -= 1
             self._head = header.head or self._head
             self._hashed = header.index + 1 if in_order else self._hashed
@@ -328,12 +342,12 @@ class Assembly:
     @property
     def missing(self) -> set[int]:
         """Indices of the chunks that have not arrived."""
-        return {index for index, arrived in enumerate(self._arrived) if not arrived}
+        return {index for index in range(self.count) if index not in self._arrived}
 
     def find_first_missing(self) -> int:
         """Return the first chunk that has not arrived; ``count`` if all have. All calls together look at each once."""
-        found = self._arrived.find(0, self._complete_up_to)
-        self._complete_up_to = self.count if found < 0 else found
+        while self._complete_up_to < self.count and self._complete_up_to in self._arrived:
+            self._complete_up_to += 1
         return self._complete_up_to
 
     def finish(self, target: Path, *, wait: bool = True) -> Blob:

@@ -198,6 +198,7 @@ class MqttTransport:
         deliver: called from the network thread for everything that arrives.
         will: published by the broker if the client disappears without disconnecting.
         session_expiry: seconds for which the broker keeps the session.
+        should_stop: whether ``publish`` gives up instead of waiting, because the process stops.
 
     Attributes:
         refusals: number of messages that the broker refused.
@@ -214,10 +215,11 @@ class MqttTransport:
         *,
         will: Will | None = None,
         session_expiry: int = 3600,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self._address = address
         self._deliver = deliver
-        self._window = Window(QUEUED_BYTES, QUEUED_MESSAGES)
+        self._window = Window(QUEUED_BYTES, QUEUED_MESSAGES, should_stop)
         self._intake = Intake(HELD_BYTES, HELD_MESSAGES)
         self._max_packet = LARGEST_PACKET
         self._session_expiry = session_expiry

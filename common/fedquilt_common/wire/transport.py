@@ -153,7 +153,8 @@ class Transport(Protocol):
             retain: whether the broker stores the message for later subscribers.
 
         Returns:
-            Whether the message was handed over; False without a connection: the message is then dropped.
+            Whether the message was handed over. False without a connection, or if the process stops while too much is
+            in transit: the message is then dropped.
 
         Raises:
             BrokerUnreachableError: the payload is larger than the broker accepts.

@@ -8,6 +8,8 @@ from typing import Final
 
 QUEUED_BYTES: Final = 4 * 1024 * 1024
 """Bytes that may be sent and not yet acknowledged before ``publish`` waits."""
+STEP_SECONDS: Final = 0.25
+"""Time between two questions of a sender that waits whether the process stops."""
 
 
 class Window:
@@ -16,10 +18,12 @@ class Window:
     Args:
         limit_bytes: most bytes; a single larger message may be sent alone.
         limit_messages: most messages.
+        should_stop: returns whether senders wait no longer, because the process stops.
     """
 
-    def __init__(self, limit_bytes: int, limit_messages: int) -> None:
+    def __init__(self, limit_bytes: int, limit_messages: int, should_stop: Callable[[], bool] = lambda: False) -> None:
         self._limits = limit_bytes, limit_messages
+        self._should_stop = should_stop
         self._changed = threading.Condition()
         self._sizes: dict[int, int] = {}
         self._early: set[int] = set()
@@ -35,13 +39,14 @@ class Window:
             self._changed.notify_all()
 
     def reserve(self, size: int) -> bool:
-        """Wait for room and reserve it; False if the connection is closed."""
+        """Wait for room and reserve it; False if the connection is closed, or the process stops and there is none."""
         with self._changed:
-            self._wait(lambda: not self.open or self._has_room(size))
-            if self.open:
+            while self.open and not self._has_room(size) and not self._should_stop():
+                self._wait(lambda: not self.open or self._has_room(size), STEP_SECONDS)
+            if reserved := self.open and self._has_room(size):
                 self._bytes += size
                 self._messages += 1
-            return self.open
+            return reserved
 
     def _has_room(self, size: int) -> bool:
         limit_bytes, limit_messages = self._limits

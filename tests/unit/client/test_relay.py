@@ -61,8 +61,8 @@ def test_clients_that_failed_are_not_waited_for(bench: RelayBench) -> None:
 def test_replies_leave_before_the_deadline_and_late_ones_alone(
     bench: RelayBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = time.time()
-    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: now))
+    now = 1000.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: now, monotonic=lambda: now))
     bench.open(deadline=now + 100)
     bench.offer([0, 1])
     now += 94
@@ -73,6 +73,22 @@ def test_replies_leave_before_the_deadline_and_late_ones_alone(
     assert bench.take() == [[0, 1]]
     bench.offer([4])
     assert bench.take() == [[4]]
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0], ids=["back", "forth"])
+def test_a_correction_of_the_clock_does_not_move_the_time_at_which_replies_leave(
+    bench: RelayBench, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    wall, steady = 1.8e9, 1000.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: wall, monotonic=lambda: steady))
+    bench.open(deadline=wall + 100)
+    bench.offer([0, 1])
+    wall, steady = wall + 94 + step, steady + 94
+    bench.relay.advance()
+    assert bench.take() == []
+    steady += 2
+    bench.relay.advance()
+    assert bench.take() == [[0, 1]]
 
 
 def test_a_clock_that_is_wrong_makes_replies_travel_alone(bench: RelayBench) -> None:

@@ -12,8 +12,10 @@ from tests.support.hall import MODEL, Hall
 
 from fedquilt_client import site_intake, site_run
 from fedquilt_client.downloads import DISK_RESERVE
+from fedquilt_common.partial_sums.partial_sum import PartialSum
 from fedquilt_common.wire.chunks import Assembly, Blob
 from fedquilt_common.wire.codec import write_arrays
+from fedquilt_common.wire.link import SMALLEST_PAYLOAD
 from fedquilt_common.wire.messages import (
     MissingMessage,
     ReceiptMessage,
@@ -164,6 +166,19 @@ def test_a_reply_that_is_too_large_takes_no_disk(hall: Hall, monkeypatch: pytest
     assert not list(hall.run.store.folder.glob("drafts/*"))
 
 
+def test_a_reply_in_tiny_chunks_takes_no_memory(hall: Hall) -> None:
+    """The relay remembers which chunks of an unfinished reply have arrived."""
+    hall.open()
+    blob = hall.send("b", 2, chunk=7)
+    assert {(outcome, final) for outcome, _, final in hall.told("b")} == {("rejected", False)}
+    assert not list(hall.run.store.folder.glob("drafts/*"))
+    hall.send("b", 2, blob, chunk=SMALLEST_PAYLOAD)
+    hall.send("a", 0)
+    hall.send("a", 1)
+    hall.send("c", 3)
+    assert hall.taken() == [[0, 1, 2, 3]]
+
+
 def test_a_board_whose_replies_are_refused_again_and_again_is_not_looked_at(
     hall: Hall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,3 +197,26 @@ def test_a_board_whose_replies_are_refused_again_and_again_is_not_looked_at(
     hall.open(2, summed=False)
     hall.send("b", 2)
     assert hall.taken() == [[2]]
+
+
+def test_sums_for_clients_of_other_boards_count_as_refused(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site_run, "MOST_REFUSED", 2)
+    hall.open()
+    for others in ([3], [0, 3]):
+        hall.send("b", 2, hall.sum([2, *others]))
+    assert hall.told("b") == [("rejected", 2, True)] * 2
+    monkeypatch.setattr(site_run.SiteRun, "_accept", lambda *_: pytest.fail("it was looked at"))
+    hall.send("b", 2, hall.sum([2, 3, 1]))
+    (receipt,) = hall.line.inboxes["b"]
+    assert isinstance(receipt, ReceiptMessage)
+    assert receipt.reason == "2 replies of b were refused"
+
+
+def test_the_seal_of_a_sum_for_unknown_clients_is_not_added_up(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adding it up, and finding out who is wrong, takes seconds for a few hundred bytes."""
+    monkeypatch.setattr(PartialSum, "check_members", lambda _: pytest.fail("the seal was checked"))
+    hall.open()
+    hall.send("b", 2, hall.sum([2, *range(10, 20)]))
+    (receipt,) = hall.line.inboxes["b"]
+    assert isinstance(receipt, ReceiptMessage)
+    assert receipt.members == list(range(10, 20))

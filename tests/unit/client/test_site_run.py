@@ -154,7 +154,7 @@ def test_a_clock_that_is_behind_does_not_hold_replies_beyond_the_deadline(
     """An exchange has no more than the experiment's deadline, whatever the clock says is left."""
     longest = hall.experiment["participation"]["deadline"]
     now = time.time() - 3600
-    monkeypatch.setattr("fedquilt_client.relay.time", SimpleNamespace(time=lambda: now))
+    monkeypatch.setattr("fedquilt_client.relay.time", SimpleNamespace(time=lambda: now, monotonic=lambda: now))
     hall.open(deadline=time.time() + longest)
     hall.send("a", 0)
     now += longest - 3

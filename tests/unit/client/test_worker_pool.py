@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 from tests.unit.client.pool_driver import COUNT, Driver, workers_of_this_process
 
 from fedquilt_client import worker_pool as pool_module
+from fedquilt_client import worker_process
 from fedquilt_client.worker_pool import (
     ATTEMPTS,
     JobFailed,
@@ -243,6 +246,22 @@ def test_the_cut_line_of_a_killed_process_is_ignored(driver: Driver, kit: Kit) -
     driver.pool.close()
     driver.pool._take_line(0, process, '{"number": 0, "eve')
     assert driver.events == []
+
+
+def test_a_process_that_dies_in_the_middle_of_a_line_is_replaced(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line is cut within a character of two bytes."""
+    code = """if True:
+        import os, sys
+        sys.stdin.readline()
+        os.write(1, '{"number":0,"event":"failed","reason":"é'.encode()[:-1])
+    """
+    monkeypatch.setattr(worker_process, "subprocess", subprocess)  # no fork of this process
+    monkeypatch.setattr(worker_process, "worker_command", lambda _: [sys.executable, "-S", "-c", code])
+    driver = Driver(1)
+    driver.pool.submit(kit.job(kit.run()))
+    event = driver.next()
+    assert isinstance(event, JobFailed)
+    assert event.reason == f"the training process died {ATTEMPTS} times, last with exit code 0"
 
 
 @pytest.mark.parametrize("failures", [2, 99])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from fedquilt_common.aggregation.averages import mean
+from fedquilt_common.aggregation.exact_sum import ExactSum
 from fedquilt_common.algorithm_api import Reply
 from fedquilt_common.errors import (
     MissingMemberError,
@@ -22,7 +24,7 @@ from fedquilt_common.errors import (
 )
 from fedquilt_common.partial_sums import exact_mean as exact_mean_module
 from fedquilt_common.partial_sums import partial_sum
-from fedquilt_common.partial_sums.digit_planes import deflate
+from fedquilt_common.partial_sums.digit_planes import count_most_bytes, deflate, encode_block
 from fedquilt_common.partial_sums.exact_mean import GroupedReplies, exact_mean
 from fedquilt_common.partial_sums.members import SumMember, decode_members, encode_members, make_seal
 from fedquilt_common.partial_sums.partial_sum import PartialSum, write_partial_sum
@@ -217,6 +219,32 @@ def test_a_range_of_too_many_clients_is_refused_before_it_takes_memory() -> None
     message = {"v": 1, "clients": [[0, 10_000]], "tasks": ["0" * 16], "weights": [1.0], "metrics": {}}
     with pytest.raises(PayloadError, match="lists 10001 clients; the limit is 10000"):
         decode_members(deflate(json.dumps(message).encode()))
+
+
+@pytest.mark.parametrize("name", ["members", "seal", "sum:w"])
+def test_what_is_too_large_is_refused_before_it_takes_memory(
+    write: Callable[..., PartialSum], tmp_path: Path, name: str
+) -> None:
+    one = write([make_member(client) for client in range(3)], make_replies(3), {})
+    content = np.zeros(1 << 25, np.uint8)
+    content[:4] = np.array([content.size - 4], "<u4").view(np.uint8)  # the length of the only block
+    forge(one, tmp_path, **{name: content})
+    wrong = PartialSum(FileArrays(tmp_path / "forged"))
+    tracemalloc.start()
+    try:
+        with pytest.raises(PayloadError, match=r"the limit is|more bytes than its"):
+            read_all(wrong)
+        assert tracemalloc.get_traced_memory()[1] < content.size // 2
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_a_block_of_the_widest_sums_has_its_bytes(size: int) -> None:
+    total = ExactSum(size)
+    for value in (np.finfo(np.float64).max, np.finfo(np.float64).smallest_subnormal):
+        total.add_products(np.full((1, size), value), np.ones(1))
+    assert len(encode_block(total)) <= count_most_bytes(size)
 
 
 def test_numbers_beyond_those_of_replies_are_refused(tmp_path: Path) -> None:

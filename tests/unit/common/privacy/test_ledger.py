@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedquilt_common.errors import RunFolderError
+from fedquilt_common.files.durable import replace_durably
+from fedquilt_common.privacy import samples_spent
 from fedquilt_common.privacy.accountant import Charge
 from fedquilt_common.privacy.ledger import LedgerEntry, append_entries, ledger_file, measure_ledgers, read_ledger
 from fedquilt_common.privacy.noise_key import KEY_VARIABLE, open_key
@@ -93,6 +96,21 @@ def test_lost_lists_of_samples_stop_training(tmp_path: Path) -> None:
     (tmp_path / f"{digest}.samples").write_bytes(b"other bytes")
     with pytest.raises(RunFolderError, match=r"\.samples: is missing or damaged"):
         find_related(tmp_path, identify_samples(samples(7)))
+
+
+def test_two_processes_store_the_same_samples_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = identify_samples(samples(1, 2))
+
+    def replace_after_the_other(draft: Path, path: Path) -> None:
+        monkeypatch.setattr(samples_spent, "replace_durably", replace_durably)
+        monkeypatch.setattr(os, "getpid", lambda: 0)
+        keep_samples(tmp_path, ids)
+        replace_durably(draft, path)
+
+    monkeypatch.setattr(samples_spent, "replace_durably", replace_after_the_other)
+    digest = keep_samples(tmp_path, ids)
+    assert find_related(tmp_path, ids) == [digest]
+    assert [path.name for path in tmp_path.iterdir()] == [f"{digest}.samples"]
 
 
 def test_the_key_is_drawn_once_and_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedquilt_common.errors import PayloadError
-from fedquilt_common.wire.bitmaps import decode_bitmap, encode_bitmap
+from fedquilt_common.wire.bitmaps import ChunkSet, decode_bitmap, encode_bitmap
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,15 @@ def test_bit_i_of_byte_i_div_8(indices: list[int], count: int, bitmap: str) -> N
 def test_round_trip_of_a_set() -> None:
     indices = set(range(0, 1000, 7)) | {999}
     assert decode_bitmap(encode_bitmap(indices, 1000), 1000) == sorted(indices)
+
+
+@pytest.mark.parametrize("first", [0, 1, 8, 11, 20])
+def test_a_set_holds_its_first_chunks_and_those_that_are_added(first: int) -> None:
+    chunks = ChunkSet(20, first)
+    assert [index for index in range(20) if index in chunks] == list(range(first))
+    for index in (5, 19):
+        chunks.add(index)
+    assert {index for index in range(20) if index in chunks} == {*range(first), 5, 19}
 
 
 def test_bits_past_the_end_are_no_chunks() -> None:
