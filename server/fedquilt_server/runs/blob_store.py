@@ -16,7 +16,7 @@ from fedquilt_common.process.background_thread import BackgroundThread
 from fedquilt_common.process.cores import map_in_threads
 from fedquilt_common.submodels.patch_layout import Patch, write_patch
 from fedquilt_common.types import Arrays, ClientId, Precision
-from fedquilt_common.wire.chunks import HASHED_TOGETHER, Assembly, Blob, ChunkHeader, check_size
+from fedquilt_common.wire.chunks import HASHED_TOGETHER, Assembly, Blob, ChunkHeader, check_size, check_steps
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_server.round.events import Replied
 from fedquilt_server.runs.reply_files import DamageError, ReplyFiles, ReplyPlace, reply_name
@@ -132,9 +132,10 @@ class BlobStore:
             limit: largest accepted size in bytes.
 
         Raises:
-            PayloadError: the reply is larger than ``limit``.
+            PayloadError: the reply is larger than ``limit``, or its chunks are smaller than those of any link.
         """
         check_size(first, limit)
+        check_steps(first)
         self._serial += 1
         path = self.partial / str(self._serial)
         return Assembly(path, first, limit, durable=True, over=self._spares.take(first.size), hasher=self._hasher)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedquilt_common.errors import RunFolderError
+from fedquilt_common.errors import PayloadError, RunFolderError
 from fedquilt_common.types import Precision
-from fedquilt_common.wire.chunks import Assembly
+from fedquilt_common.wire.chunks import Assembly, ChunkHeader
 from fedquilt_server.round.events import Replied
 from fedquilt_server.runs import reply_files
 from fedquilt_server.runs.blob_store import BlobStore, DamagedReplyError
@@ -155,6 +155,12 @@ def receive(store: BlobStore, client: int, numbers: NDArray[Any]) -> Replied:
     store.keep_reply(assembly, reply_name(client, 2, 1, blob.digest))
     store.sync_replies()
     return event
+
+
+def test_a_reply_in_a_million_tiny_chunks_takes_no_memory_for_them(store: BlobStore) -> None:
+    with pytest.raises(PayloadError, match="8 bytes or more"):
+        store.begin_reply(ChunkHeader("ab" * 32, 0, 1_000_000, 2_000_000), 10_000_000)
+    assert files(store) == set()
 
 
 def inode(store: BlobStore, event: Replied) -> int:
