@@ -262,8 +262,8 @@ class Learner(Protocol):
 
         Returns:
             New arrays in the shapes of ``arrays``; fp16 and bf16 become fp32, buffers of other dtypes keep theirs.
-            ``loss`` is the mean over the samples of the last epoch, without the penalty. ``steps`` includes those that
-            amp skipped because gradients were not finite.
+            ``loss`` is the mean over the samples of the last epoch, without the penalty. Each of ``steps``
+            was taken: amp repeats a batch whose gradients are not finite.
 
         Raises:
             FedquiltError: as ``train`` does.
