@@ -335,6 +335,17 @@ class ExperimentTools:
         norm = find_running_norm(build_on_meta(self._usual_builder))
         return "" if norm is None else warn_about_running_norm(self.experiment.model.name, norm)
 
+    def warn_about_static_norms(self, model: Model, key: str) -> str:
+        """Return that nothing measures a model's static norms; empty if not. Arguments as ``check_outputs``."""
+        from fedquilt_common.models import warn_about_static_norm
+        from fedquilt_common.models.norms import has_static_norm
+        from fedquilt_common.tracing.building import build_on_meta
+
+        declared, name = declaration_of(self.algorithm()), self.experiment.algorithm.name
+        if declared.measures_norms or not has_static_norm(build_on_meta(self.model_builder(model))):
+            return ""
+        return warn_about_static_norm(model.name, name, key, averages_sub_models=declared.sub_models == "averaged")
+
     def make_learner(
         self,
         model: Model,

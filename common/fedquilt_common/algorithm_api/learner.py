@@ -196,6 +196,13 @@ class Learner(Protocol):
             changes: fields of the experiment's ``training`` section, such as ``lr=0.001`` and ``optimiser="adam"``.
         """
 
+    def at_round(self, round: int) -> Learner:
+        """Return the same learner with the learning rate of a round; the contexts' learners have that of theirs.
+
+        Args:
+            round: from 1, or 0 before the first; ``training.lr_decay`` and ``training.schedule`` give its rate.
+        """
+
     def head(self, layers: int) -> Sequence[str]:
         """Return the names of the head's arrays, in the model's order.
 
@@ -262,8 +269,8 @@ class Learner(Protocol):
 
         Returns:
             New arrays in the shapes of ``arrays``; fp16 and bf16 become fp32, buffers of other dtypes keep theirs.
-            ``loss`` is the mean over the samples of the last epoch, without the penalty. ``steps`` includes those that
-            amp skipped because gradients were not finite.
+            ``loss`` is the mean over the samples of the last epoch, without the penalty. Each of ``steps``
+            was taken: amp repeats a batch whose gradients are not finite.
 
         Raises:
             FedquiltError: as ``train`` does.

@@ -31,21 +31,29 @@ class FedOPT(FedAvg):
             this is FedAvgM, and FedAvg if `server_lr` is 1 and `beta1` is 0.
         server_lr: the server's learning rate, eta in the paper, above 0.
         beta1: decay of the first moment, in [0, 1); the momentum of `sgd`, whose changes are added up, not averaged.
+            None: 0 for `adagrad`, as in the paper's experiments, and 0.9 otherwise.
         beta2: decay of the second moment, in [0, 1); without effect on `sgd` and `adagrad`.
         tau: degree of adaptivity, above 0; smaller is more adaptive. Without effect on `sgd`.
     """
 
     optimizer: Literal["adam", "yogi", "adagrad", "sgd"] = "adam"
     server_lr: float = 0.1
-    beta1: float = 0.9
+    beta1: float | None = None
     beta2: float = 0.99
     tau: float = 1e-3
 
     def __post_init__(self) -> None:
         if not 0 < self.server_lr < float("inf") or not 0 < self.tau < float("inf"):
             raise ValueError("server_lr and tau must be positive numbers")
-        if not 0 <= self.beta1 < 1 or not 0 <= self.beta2 < 1:
+        if not 0 <= self.momentum < 1 or not 0 <= self.beta2 < 1:
             raise ValueError("beta1 and beta2 must be from 0 up to, not including, 1")
+
+    @property
+    def momentum(self) -> float:
+        """``beta1``, or its default."""
+        if self.beta1 is not None:
+            return self.beta1
+        return 0.0 if self.optimizer == "adagrad" else 0.9
 
     def init(self, model: Mapping[str, NDArray[Any]], ctx: ServerContext) -> State:
         names = [name for name in model if name in ctx.parameters]
@@ -76,9 +84,9 @@ class FedOPT(FedAvg):
         """
         change = mean - w
         if v is None:
-            m = self.beta1 * m + change
+            m = self.momentum * m + change
             return mean + (self.server_lr * m - change), m  # the mean to the bit if the rate is 1 without momentum
-        m = self.beta1 * m + (1 - self.beta1) * change
+        m = self.momentum * m + (1 - self.momentum) * change
         v = self._second_moment(v, change**2)
         return w + self.server_lr * m / (np.sqrt(v) + self.tau), m, v
 

@@ -4,7 +4,7 @@ Li et al., "Model-Contrastive Federated Learning", CVPR 2021, algorithm 1: a cli
 plus mu * -log(exp(sim(z, z_glob) / T) / (exp(sim(z, z_glob) / T) + exp(sim(z, z_prev) / T))), where sim is the cosine
 similarity and z the features of a sample. They are the input of the model's last linear layer, without a projection
 head. As in the authors' code, z_glob and z_prev are computed without dropout and with stored norm statistics, and the
-server averages parameters and buffers as FedAvg does.
+server averages parameters and buffers as FedAvg does. They are computed once a round, so clients cannot augment images.
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, ServerContext, State, Task
+from fedquilt_common.algorithm_api import (
+    ClientContext,
+    Declaration,
+    Reply,
+    ServerContext,
+    State,
+    Task,
+    TrainingSettings,
+)
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.training.losses import model_contrast
 from fedquilt_common.types import Arrays
@@ -47,6 +55,15 @@ class Moon(FedAvg):
             raise ValueError("mu must be a positive number; with mu = 0 MOON is FedAvg: use `name: fedavg`")
         if not 0 < self.temperature < float("inf"):
             raise ValueError("temperature must be a positive number")
+
+    def training_problem(self, training: TrainingSettings) -> str:
+        """Return which setting of a client's training does not suit; empty if all do."""
+        if training.augment is None:
+            return ""
+        return (
+            "augment: moon compares each sample's features with those of two fixed models, which see the images as "
+            "they are; remove the key"
+        )
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
         ctx.learner.head(1)  # refuses a model without features before the run starts

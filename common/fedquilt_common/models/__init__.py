@@ -102,6 +102,25 @@ def warn_about_running_norm(name: str, norm: str) -> str:
     )
 
 
+def warn_about_static_norm(name: str, algorithm: str, key: str, *, averages_sub_models: bool) -> str:
+    """Return the warning that nothing measures the statistics of a model's static batch norms.
+
+    Args:
+        name: of the model.
+        algorithm: name of the algorithm.
+        key: of the experiment file that names the model.
+        averages_sub_models: the algorithm averages sub-models, which running averages do not suit either.
+    """
+    choices = "group" if averages_sub_models else "batch or group"
+    choose = f"use {'nn.GroupNorm' if averages_sub_models else 'nn.BatchNorm2d or nn.GroupNorm'} in its place"
+    if has_param(name, "norm"):
+        choose = f"set {key}.norm to {choices}, as in model: {{name: {name}, norm: {choices.split()[0]}}}"
+    return (
+        f"{key}.name = {name}: '{algorithm}' never measures the statistics of its StaticBatchNorm, so evaluations "
+        f"normalise by the batches of test samples, and scores depend on the samples' order; {choose} (docs/slicing.md)"
+    )
+
+
 def has_param(name: str, key: str) -> bool:
     """Whether one of our models has the parameter ``key``; False for a user's own."""
     return name in MODELS and key in inspect.signature(resolve(name, MODELS, "model")).parameters

@@ -57,6 +57,11 @@ def find_running_norm(module: nn.Module) -> str | None:
     return next((type(part).__name__ for part in running), None)
 
 
+def has_static_norm(module: nn.Module) -> bool:
+    """Whether the module has a static batch norm, whose statistics training does not keep."""
+    return any(isinstance(part, StaticBatchNorm) for part in module.modules())
+
+
 def find_batch_norm(module: nn.Module) -> str | None:
     """Return the class of the first norm that mixes the samples of a batch; None if there is none."""
     mixing = (part for part in module.modules() if isinstance(part, _BatchNorm | StaticBatchNorm))

@@ -65,6 +65,8 @@ class TorchLearner:
         black: what black is in the samples, of a shape that broadcasts to (channels, 1, 1).
         samples: returns samples in the shape and dtype of the model's; their numbers do not matter. With it, a model
             whose head alone can be traced has a head, too.
+        origin: a learner that differs in ``training`` only. It keeps what follows from the module, because to trace a
+            large one takes half a second; None: this one keeps it.
     """
 
     build: Callable[[], nn.Module]
@@ -77,6 +79,7 @@ class TorchLearner:
     threads: int = 1
     black: NDArray[Any] = field(default_factory=lambda: np.zeros(1, np.float32))
     samples: Callable[[], NDArray[Any]] | None = None
+    origin: TorchLearner | None = None
 
     def init(self, seed: int) -> dict[str, NDArray[Any]]:
         """Return initial parameters and buffers in the model's shapes and dtypes; the same for the same ``seed``."""
@@ -84,11 +87,21 @@ class TorchLearner:
 
     def with_settings(self, **changes: Any) -> TorchLearner:
         """Return the same learner with other fields of ``training``, such as ``lr`` and ``optimiser``."""
-        return replace(self, training=self.training.model_copy(update=changes))
+        return self._with_training(self.training.model_copy(update=changes))
+
+    def at_round(self, round: int) -> TorchLearner:
+        """Return the same learner with the learning rate of a round, from 1; round 0 has that of round 1."""
+        training = self.training.at_round(max(round, 1))
+        return self if training == self.training else self._with_training(training)
+
+    def _with_training(self, training: Training) -> TorchLearner:
+        return replace(self, training=training, origin=self.origin or self)
 
     @cached_property
     def parameters(self) -> frozenset[str]:
         """Names of the arrays that training changes; the model's other arrays are buffers, or frozen."""
+        if self.origin is not None:
+            return self.origin.parameters
         return frozenset(trainable_parameters(build_on_meta(self.build)))
 
     @property
@@ -127,6 +140,8 @@ class TorchLearner:
 
     @cached_property
     def _heads(self) -> tuple[tuple[str, ...], ...]:
+        if self.origin is not None:
+            return self.origin._heads
         return list_heads(lambda: self._build(0), None if self.samples is None else self.samples())
 
     def train(

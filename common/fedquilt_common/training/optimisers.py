@@ -64,25 +64,30 @@ class Optimiser:
     def __post_init__(self) -> None:
         self.rate = self.training.lr
 
-    def step(self, loss: Tensor) -> None:
-        """Change the parameters along the gradient of ``loss``, of shape (); skip if amp's gradients are not finite."""
+    def step(self, loss: Tensor) -> bool:
+        """Change the parameters along the gradient of ``loss``, of shape ().
+
+        Returns:
+            Whether the step was taken: not if amp's gradients are not finite.
+        """
         for parameter in self.parameters:
             parameter.grad = None
         (loss if self.scale is None else loss * self.scale.value).backward()  # type: ignore[no-untyped-call]
-        self.update()
+        return self.update()
 
-    def update(self) -> None:
-        """Change the parameters along their gradients, ``grad``; skip if amp's gradients are not finite."""
+    def update(self) -> bool:
+        """Change the parameters along their gradients, ``grad``; returns what ``step`` returns."""
         with torch.no_grad():
             places = [index for index, parameter in enumerate(self.parameters) if parameter.grad is not None]
             parameters = [self.parameters[index] for index in places]
             found = [parameter.grad for parameter in parameters if parameter.grad is not None]
             gradients = found if self.scale is None else self.scale.unscale(found)
             if gradients is None:
-                return
+                return False
             self._steps += 1
             for step in joint_steps(zip(places, parameters, gradients, strict=True)):
                 _UPDATES[self.training.optimiser](self, self._decay(step))
+        return True
 
     def _decay(self, step: JointStep) -> JointStep:
         """Add the weight decay to copies of the gradients: autograd may give two parameters the same one."""

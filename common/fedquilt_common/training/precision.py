@@ -217,7 +217,8 @@ def _works_in_fp32(
 class LossScale:
     """Scale of the loss for ``amp``, with the rules of torch.amp.GradScaler.
 
-    An overflow halves it; ``GROWTH_AFTER`` steps without overflow double it.
+    An overflow halves it; ``GROWTH_AFTER`` steps without overflow double it. The step that overflowed is repeated
+    (``repeated_steps``).
     """
 
     def __init__(self) -> None:
@@ -243,7 +244,7 @@ class LossScale:
 
         Returns:
             The divided gradients. A gradient in the memory of an earlier one is copied: autograd may give two
-            parameters the same one. None if they are not all finite; the caller must skip the step then.
+            parameters the same one. None if they are not all finite; the caller must repeat the step then.
 
         Raises:
             TrainingDivergedError: they are not finite even at the least scale.

@@ -24,6 +24,7 @@ from fedquilt_common.training.lasting_optimisers import OptimiserState
 from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout, to_tensor
 from fedquilt_common.training.optimisers import Optimiser
 from fedquilt_common.training.precision import Arithmetic, LossScale, explain_unsupported, widen_halves
+from fedquilt_common.training.repeated_steps import repeat_until_taken
 from fedquilt_common.training.torch_setup import SEED_LIMIT, leave_new_memory
 from fedquilt_common.types import Examples, Progress
 
@@ -248,7 +249,8 @@ class _RunningPhase:
             value = _read_finite(total, step, arithmetic)
             if total is not loss:
                 value = loss.item()
-            self.optimiser.step(total)
+            if not self.optimiser.step(total):
+                repeat_until_taken(self.loop.module, self.optimiser, lambda: compute_loss(arithmetic)[1])
         return value
 
     def _draw_batches(self) -> Iterable[NDArray[np.int64]]:

@@ -85,15 +85,15 @@ class RoundContext:
         """The public set that coordinator and boards share, shape (n, *input_shape)."""
         return self.tools.public
 
-    @property
+    @cached_property
     def learner(self) -> Learner:
-        """Trains and evaluates the experiment's model on the coordinator."""
-        return self.tools.learner
+        """Trains the experiment's model on the coordinator with this round's learning rate, and evaluates it."""
+        return self.tools.learner.at_round(self.round)
 
-    @property
+    @cached_property
     def prototypes(self) -> Sequence[Learner]:
-        """A learner for each different model that clients have, in the order of the clients."""
-        return self.tools.prototypes
+        """A learner as ``learner`` for each different model that clients have, in the order of the clients."""
+        return [learner.at_round(self.round) for learner in self.tools.prototypes]
 
     @property
     def spare_test(self) -> Examples:

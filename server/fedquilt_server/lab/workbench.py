@@ -198,8 +198,10 @@ class Workbench(ExperimentTools):
             return []
         averaged = declaration_of(self.algorithm()).sub_models == "averaged"
         norms = self.warn_about_norms() if averaged else ""
-        outputs = (self.warn_about_outputs(model, self._key_of(model)) for model in self.experiment.models)
-        return [warning for warning in (norms, *outputs) if warning]
+        models = [(model, self._key_of(model)) for model in self.experiment.models]
+        static = (self.warn_about_static_norms(model, key) for model, key in models)
+        outputs = (self.warn_about_outputs(model, key) for model, key in models)
+        return [warning for warning in (norms, *static, *outputs) if warning]
 
     def _check_models(self) -> None:
         if self.experiment.models != [self.experiment.model]:

@@ -57,6 +57,7 @@ class PartialTraining(ABC):
         pooled=SUB_MODELS,
         sub_models="averaged",
         private_memory=False,
+        measures_norms=True,
     )
 
     widths: Widths = field(default_factory=lambda: dict(DEFAULT_WIDTHS))

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedquilt_common.algorithm_api import Reply, State, privacy_problem
+from fedquilt_common.algorithm_api import Reply, State, Task, privacy_problem
 from fedquilt_common.algorithms import make_algorithm
 from fedquilt_common.algorithms.families.local_steps import gradient_count
 from fedquilt_common.algorithms.scaffold import full_gradient
@@ -46,6 +46,7 @@ class Client:
     settings: dict[str, Any]
     seed: int = 1
     memory: dict[str, NDArray[Any]] = field(default_factory=dict)
+    build: type[nn.Module] = Line
 
     @property
     def data(self) -> Examples:
@@ -54,7 +55,7 @@ class Client:
 
     @property
     def learner(self) -> TorchLearner:
-        return TorchLearner(Line, Training(**self.settings), Regression(1))
+        return TorchLearner(self.build, Training(**self.settings), Regression(1))
 
 
 class Server:
@@ -233,3 +234,23 @@ def test_a_greater_q_makes_losses_more_even() -> None:
         return abs(losses[0] - losses[1])
 
     assert spread(2.0) < 0.5 * spread(0.5) < 0.5 * spread(0.0)
+
+
+class WideLine(Line):
+    """Multiplies in fp16 with amp, where the gradient overflows at the first scales."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.w[:, None]) * 100
+
+
+def test_the_steps_that_amp_repeats_count_once() -> None:
+    """A control variate is the mean gradient of the steps that were taken, and FedNova counts those only."""
+    board = clients(epochs=(3, 3), lr=1e-6, precision="amp")[0]
+    board.build = WideLine
+    start = {"w": np.zeros(1, np.float32)}
+    reply = make("scaffold").work(Task("train", {**start, "c/w": start["w"]}), board)
+    assert reply.arrays["w"][0] != 0
+    x = 100 * SLOPES[0]
+    assert board.memory["w"][0] == pytest.approx(-2 * x * SLOPES[0] * OPTIMA[0], rel=0.02)  # hardly changes in 3 steps
+    counted = make("fednova").work(Task("train", start), board)
+    assert counted.metrics["gradients"] == 3

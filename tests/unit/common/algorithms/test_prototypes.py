@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,15 @@ LARGE = {"name": "mlp", "hidden": [32, 24, 12]}
 CLIENTS = 4
 
 
-def bench(name: str, model: dict[str, Any], kinds: tuple[dict[str, Any], ...] = (SMALL, TINY)) -> Workbench:
+def bench(
+    name: str, model: dict[str, Any], kinds: tuple[dict[str, Any], ...] = (SMALL, TINY), **changes: Any
+) -> Workbench:
     """Clients 0 and 1 have the first kind, 2 and 3 the second."""
     raw = {
         "name": "x", "seed": 4, "model": model, "algorithm": {"name": name}, "training": {"lr": 0.1},
         "data": {"set": "digits", "clients": CLIENTS, "public": {"samples": 60}},
         "fleet": [{"kind": f"k{n}", "clients": 2, "variants": [{"model": kind}]} for n, kind in enumerate(kinds)],
+        **changes,
     }  # fmt: skip
     return Workbench(Experiment.model_validate(raw))
 
@@ -169,3 +173,36 @@ def test_models_of_their_own_need_an_algorithm_that_has_them(kinds: Any) -> None
 def test_a_model_of_a_client_that_cannot_be_built_is_found_at_the_start() -> None:
     with pytest.raises(ExperimentError, match=r"fleet\.1\.variants\.0\.model: .*hidden"):
         bench("fedmd", SMALL, (SMALL, {"name": "mlp", "hidden": "many"})).check()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"lr_decay": 0.1}, {"schedule": {"kind": "multi-step", "milestones": [1], "gamma": 0.01}}]
+)
+def test_the_coordinator_trains_with_the_learning_rate_of_the_round(changes: dict[str, Any]) -> None:
+    """Round 0 is the start of the run, and has that of round 1."""
+    made = bench("feddf", SMALL, training={"lr": 0.1, **changes})
+    contexts = [replace(context_of(made), round=number) for number in (0, 1, 3)]
+    expected = [0.1, 0.1, pytest.approx(0.001)]
+    assert [ctx.learner.lr for ctx in contexts] == expected
+    assert [[one.lr for one in ctx.prototypes] for ctx in contexts] == [[lr] * 2 for lr in expected]
+    assert made.learner.at_round(3).at_round(3).lr == pytest.approx(0.001)
+
+
+def test_a_learner_of_another_round_does_not_trace_the_model_again() -> None:
+    learner = bench("feddf", SMALL, training={"lr": 0.1, "lr_decay": 0.5}).learner
+    rounds: list[Any] = [learner.at_round(number) for number in (2, 3)]
+    assert rounds[0].at_round(4)._heads is rounds[1]._heads
+    assert rounds[0].parameters is rounds[1].parameters is learner.parameters
+
+
+def test_the_global_model_of_dsfl_learns_with_the_learning_rate_of_the_round() -> None:
+    distances = []
+    for lr_decay in (1.0, 0.1):
+        made = bench("dsfl", SMALL, training={"lr": 0.1, "lr_decay": lr_decay})
+        algorithm: Any = made.algorithm()
+        ctx = replace(context_of(made), round=3)
+        before = made.first_model()
+        labels = {"probabilities": np.eye(10, dtype=np.float32)[np.arange(len(made.public)) % 10]}
+        after = algorithm.update_state(algorithm.init(before, ctx), labels, ctx).arrays
+        distances.append(sum(float(((after[name] - before[name]) ** 2).sum()) for name in before) ** 0.5)
+    assert distances[1] == pytest.approx(distances[0] / 100, rel=0.2)

@@ -59,7 +59,7 @@ def test_the_state_names_its_parameters() -> None:
         f"0.0/{entry}"
         for entry in ("steps", "weight/0", "weight/1", "bias/0", "bias/1", "scale/value", "scale/finite_steps")
     }
-    assert (int(state["0.0/steps"]), float(state["0.0/scale/value"])) == (3, 32768.0)  # the first scale is too large
+    assert (int(state["0.0/steps"]), float(state["0.0/scale/value"])) == (4, 32768.0)  # the first scale is too large
 
 
 def test_each_phase_and_each_training_of_a_task_has_its_own_optimiser() -> None:

@@ -122,7 +122,7 @@ def test_true_half_has_the_bits_of_torch_optim(half: str, options: dict[str, Any
 @pytest.mark.parametrize("growth", [2, 2000])
 @pytest.mark.parametrize("options", SGD)
 @pytest.mark.parametrize("model", ["linear", "batch norm"])
-def test_amp_has_the_bits_of_torchs_own_scaler(
+def test_amp_has_the_bits_of_torchs_own_scaler_that_repeats_skipped_batches(
     model: str, options: dict[str, Any], growth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(precision, "GROWTH_AFTER", growth)
@@ -134,16 +134,20 @@ def test_amp_has_the_bits_of_torchs_own_scaler(
     layout.order_weights(module)
     optimiser = torch.optim.SGD(module.parameters(), lr=0.1, **options, foreach=False)
     scaler = torch.amp.GradScaler("cpu", growth_interval=growth)
-    scales = []
+    scales = [scaler.get_scale()]
     for index in order_of(data, 9):
-        optimiser.zero_grad()
-        with torch.autocast("cpu", torch.float16):
-            output = module(layout.order(to_tensor(data.x))[index])
-        loss = nn.functional.cross_entropy(output.float(), torch.tensor(data.y)[index])
-        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        scaler.step(optimiser)
-        scaler.update()
-        scales.append(scaler.get_scale())
+        buffers: Any = None
+        while buffers is None or scales[-1] < scales[-2]:  # that is, the scaler has skipped the batch
+            optimiser.zero_grad()
+            with torch.autocast("cpu", torch.float16):
+                output = module(layout.order(to_tensor(data.x))[index])
+            loss = nn.functional.cross_entropy(output.float(), torch.tensor(data.y)[index])
+            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            scaler.step(optimiser)
+            scaler.update()
+            scales.append(scaler.get_scale())
+            buffers = buffers or {name: buffer.clone() for name, buffer in module.named_buffers()}
+            module.load_state_dict(buffers, strict=False)  # a batch counts once in the statistics of the norms
     assert same_bits(one.train(start, data, seed=9).arrays, arrays_of(module))
     if growth == 2:
         assert set(scales) != {65536.0}
@@ -168,15 +172,46 @@ def test_the_scale_goes_as_in_torchs_own_scaler(growth: int, monkeypatch: pytest
         assert scale.value == scaler.get_scale()
 
 
-def test_a_step_that_overflows_is_left_out_and_counted() -> None:
-    def loss(outputs: Any, targets: Any) -> Any:
-        return outputs.sum() * 1e35  # finite, but no longer times 65536
+def overflowing_loss(outputs: Any, targets: Any) -> Any:
+    return outputs.sum() * 100  # its gradient is above 65504, the greatest number of fp16, when it is scaled by 65536
 
-    one = learner(lambda: nn.Sequential(nn.Flatten(), nn.Linear(40, 3)), precision="amp", batch=40)
-    start, data = one.init(0), flat()
-    trained = one.train(start, data, seed=0, loss=loss)
-    assert trained.steps == 1
-    assert same_bits(trained.arrays, start)
+
+@pytest.mark.parametrize("batch", [40, 8])
+def test_a_step_that_overflows_is_repeated_until_it_is_taken(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients have few steps: one with a single batch a round would never train if its step were left out."""
+    done: list[bool] = []
+    unscale = LossScale.unscale
+
+    def watch(scale: LossScale, gradients: list[Tensor]) -> list[Tensor] | None:
+        found = unscale(scale, gradients)
+        done.append(found is not None)
+        return found
+
+    monkeypatch.setattr(LossScale, "unscale", watch)
+    one = learner(lambda: nn.Sequential(nn.Flatten(), nn.Linear(40, 3)), precision="amp", batch=batch, lr=1e-4)
+    start = one.init(0)
+    trained, again = (one.train(start, flat(), seed=0, loss=overflowing_loss) for _ in range(2))
+    assert done.count(False) > 2
+    assert trained.steps == done.count(True) / 2 == 40 / batch
+    assert not np.array_equal(trained.arrays["1.weight"], start["1.weight"])
+    assert same_bits(trained.arrays, again.arrays)
+
+
+def test_a_repeated_batch_counts_once_in_the_statistics_of_norms() -> None:
+    data = images()
+    one = learner(MODELS["batch norm"][0], precision="amp", batch=40, lr=1e-9)
+    start = one.init(0)
+    repeated, plain = (one.train(start, data, seed=0, loss=loss).arrays for loss in (overflowing_loss, None))
+    assert all(np.array_equal(repeated[f"1.{name}"], plain[f"1.{name}"])
+               for name in ("running_mean", "running_var", "num_batches_tracked"))  # fmt: skip
+    assert repeated["1.num_batches_tracked"] == 1
+
+
+def test_dropout_is_drawn_from_the_seed_in_repeated_steps() -> None:
+    one = learner(lambda: nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(40, 3)), precision="amp", lr=1e-4)
+    start = one.init(0)
+    first, again = (one.train(start, flat(), seed=0, loss=overflowing_loss) for _ in range(2))
+    assert same_bits(first.arrays, again.arrays)
 
 
 def test_gradients_that_are_never_finite_are_an_error_in_amp_too() -> None:

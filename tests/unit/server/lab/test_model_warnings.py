@@ -10,6 +10,7 @@ import pytest
 from torch import Tensor, nn
 
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.models.static_norm import StaticBatchNorm
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.runs.run import ActiveRun
 
@@ -42,9 +43,13 @@ def own(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     return Own()
 
 
-def bench(model: str) -> Workbench:
-    raw = {"name": "x", "data": {"set": "digits", "clients": 2}, "model": {"name": model},
-           "algorithm": {"name": "fedavg"}}  # fmt: skip
+def static(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(StaticBatchNorm(1), nn.Flatten(), nn.Linear(64, classes))
+
+
+def bench(model: str, algorithm: dict[str, Any] | None = None, **params: Any) -> Workbench:
+    raw = {"name": "x", "data": {"set": "digits", "clients": 2}, "model": {"name": model, **params},
+           "algorithm": algorithm or {"name": "fedavg"}}  # fmt: skip
     return Workbench(Experiment.model_validate(raw))
 
 
@@ -58,6 +63,31 @@ def test_a_named_tuple_of_which_the_last_output_is_trained_is_pointed_out() -> N
 @pytest.mark.parametrize("model", ["mlp", f"{__name__}:own"])
 def test_other_models_have_no_warning(model: str) -> None:
     assert bench(model).model_warnings == []
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "norm"),
+    [({"name": "fedavg"}, "batch"), ({"name": "fedprox", "mu": 0.1}, "batch"), ({"name": "alone"}, "batch"),
+     ({"name": "all-large"}, "batch"), ({"name": "decoupled"}, "batch"),
+     ({"name": "scalefl", "exits": {"strong": 1, "medium": 1, "weak": 1}}, "group"), ({"name": "adaptivefl"}, "group")],
+)  # fmt: skip
+def test_static_norms_that_nothing_measures_are_pointed_out(algorithm: dict[str, Any], norm: str) -> None:
+    """Their scores depend on the order of the test samples."""
+    (warning,) = bench("resnet18", algorithm, width=0.125, norm="static").model_warnings
+    assert warning.startswith(f"model.name = resnet18: '{algorithm['name']}' never measures the statistics of its Stat")
+    assert f"norm: {norm}}}" in warning
+    for other in {norm, "group"}:
+        assert bench("resnet18", algorithm, width=0.125, norm=other).model_warnings == []
+
+
+@pytest.mark.parametrize("algorithm", ["heterofl", "fedrolex", "federated-dropout"])
+def test_static_norms_that_the_algorithm_measures_have_no_warning(algorithm: str) -> None:
+    assert bench("resnet18", {"name": algorithm}, width=0.125, norm="static").model_warnings == []
+
+
+def test_a_users_own_static_norms_are_pointed_out() -> None:
+    (warning,) = bench(f"{__name__}:static").model_warnings
+    assert "use nn.BatchNorm2d or nn.GroupNorm in its place" in warning
 
 
 def test_a_run_logs_it_when_it_starts_and_keeps_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
