@@ -333,7 +333,10 @@ class ExperimentTools:
         from fedquilt_common.tracing.building import build_on_meta
 
         norm = find_running_norm(build_on_meta(self._usual_builder))
-        return "" if norm is None else warn_about_running_norm(self.experiment.model.name, norm)
+        if norm is None:
+            return ""
+        measures = declaration_of(self.algorithm()).measures_norms
+        return warn_about_running_norm(self.experiment.model.name, norm, measures_norms=measures)
 
     def warn_about_static_norms(self, model: Model, key: str) -> str:
         """Return that nothing measures a model's static norms; empty if not. Arguments as ``check_outputs``."""

@@ -86,19 +86,22 @@ def advise_against_batch_norm(name: str, key: str = "model") -> str:
     return "Choose a model without batch norm, such as image-cnn"
 
 
-def warn_about_running_norm(name: str, norm: str) -> str:
+def warn_about_running_norm(name: str, norm: str, *, measures_norms: bool = True) -> str:
     """Return the warning that a model's batch norm does not suit sub-models.
 
     Args:
         name: of the model.
         norm: class of the norm.
+        measures_norms: the algorithm measures the statistics of static norms.
     """
-    choose = "use fedquilt_common.models.static_norm.StaticBatchNorm in its place"
+    other = "static" if measures_norms else "group"
+    own = "fedquilt_common.models.static_norm.StaticBatchNorm" if measures_norms else "nn.GroupNorm"
+    choose = f"use {own} in its place"
     if has_param(name, "norm"):
-        choose = f"set model.norm to static, as in model: {{name: {name}, norm: static}}"
+        choose = f"set model.norm to {other}, as in model: {{name: {name}, norm: {other}}}"
     return (
         f"model.name = {name}: its {norm} averages statistics of sub-models of different widths, which fit none of "
-        f"them, so accuracy may be lower than with static norms; {choose} (docs/slicing.md)"
+        f"them, so accuracy may be lower than with {other} norms; {choose} (docs/slicing.md)"
     )
 
 

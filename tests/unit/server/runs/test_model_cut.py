@@ -43,16 +43,23 @@ BATCH = "model={name: resnet18, width: 0.1, norm: batch}"
 
 
 @pytest.mark.parametrize(
-    ("name", "norm", "warned"),
-    [("heterofl", "batch", True), ("heterofl", "static", False), ("decoupled", "batch", False)],
+    ("name", "norm", "advice"),
+    [
+        ("heterofl", "batch", "static"),
+        ("heterofl", "static", ""),
+        ("decoupled", "batch", ""),
+        ("adaptivefl", "batch", "group"),
+        ("adaptivefl", "static", "group"),
+        ("adaptivefl", "group", ""),
+    ],
 )
-def test_a_running_norm_under_averaged_sub_models_is_warned_of(
-    name: str, norm: str, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_norm_that_does_not_suit_the_algorithm_is_warned_of_and_one_that_does_is_named(
+    name: str, norm: str, advice: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
         found = result(tmp_path, f"digits-{name}", BATCH.replace("batch", norm))
-    assert bool(found.warnings) == warned
-    assert any("norm: static" in text for text in caplog.messages) == warned
+    assert bool(found.warnings) == bool(advice)
+    assert any(f"norm: {advice}}}" in text for text in caplog.messages) == bool(advice)
 
 
 @pytest.mark.parametrize("name", ["heterofl", "fedrolex", "federated-dropout", "adaptivefl", "decoupled"])
