@@ -70,6 +70,19 @@ def test_sort_filter_and_group(browser: Any) -> None:
         assert groups.all_inner_texts() == ["jetson-orin-nano (14)", "raspberry-pi-4 (13)", "raspberry-pi-5 (13)"]
 
 
+def test_a_long_name_keeps_its_number(browser: Any) -> None:
+    """The grid's tiles are narrow: the name loses its middle, also for the eyes, but not for assistive technology."""
+    run = running(40)
+    boards = [one.model_copy(update={"agent": f"raspberry-pi-4-{i:02d}"}) for i, one in enumerate(run.boards)]
+    with visit_page(browser, run.model_copy(update={"boards": boards})) as visit:
+        tile = visit.page.get_by_role("button", name="raspberry-pi-4-07", exact=True)
+        ends = [part.bounding_box() for part in (tile.locator(".stem"), tile.locator(".tail"), tile)]
+        assert tile.locator(".tail").inner_text() == "i-4-07"
+        stem, tail, whole = (box["x"] + box["width"] for box in ends)
+        assert stem < tail <= whole + 1
+        assert tile.locator(".stem").evaluate("(stem) => stem.scrollWidth > stem.clientWidth")
+
+
 def test_the_view_is_remembered(browser: Any) -> None:
     with visit_page(browser, running(40)) as visit:
         card = visit.page.locator("#boards-card")

@@ -107,10 +107,13 @@ function drawLabel(pen, agent, y, height) {
   pen.fillText(shorten(pen, agent, gutter() - 10), 0, y + height / 2);
 }
 
+// The number at the end of a name tells it from the others, so a name that does not fit loses its middle.
 function shorten(pen, text, width) {
-  let cut = text.slice(0, 60);
-  while (cut.length > 1 && pen.measureText(cut).width > width) cut = `${cut.slice(0, -2)}…`;
-  return cut;
+  if (text.length <= 60 && pen.measureText(text).width <= width) return text;
+  const tail = text.slice(-6);
+  let stem = text.slice(0, Math.min(60, text.length - 6));
+  while (stem.length > 0 && pen.measureText(`${stem}…${tail}`).width > width) stem = stem.slice(0, -1);
+  return `${stem}…${tail}`;
 }
 
 function drawAxis(pen, box) {
