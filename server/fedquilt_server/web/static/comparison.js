@@ -1,5 +1,5 @@
 // The curves of several runs in one chart each. Every run keeps its colour and its dashes in charts, lists and tables.
-import { byId, choice, element, once } from "./dom.js";
+import { byId, choice, element, once, setText } from "./dom.js";
 import { setMeasure, specs, X } from "./curve_data.js";
 import { colour, onTheme } from "./palette.js";
 
@@ -91,7 +91,7 @@ function draw(name) {
 const redraw = once(() => { if (data !== null) ["value", "loss"].forEach(draw); });
 
 function fail(text) {
-  byId("banner").textContent = text;
+  setText(byId("banner"), text);
   byId("banner").hidden = false;
   if (data === null) for (const name of ["value", "loss"]) byId(`${name}-chart`).replaceChildren(element("p", "The curves are not here.", { class: "empty" }));
 }
