@@ -104,6 +104,20 @@ def test_the_rows_stay_below_the_pointer(visit: Visit) -> None:
     sync_api.expect(visit.page.locator("#boards tr").first).to_contain_text("jetson-1")
 
 
+def test_the_rows_stay_while_the_keyboard_moves_between_them(visit: Visit) -> None:
+    """A row that moves takes the focus with it: Tab would then skip boards, and a screen reader repeats them."""
+    visit.page.focus("#boards tr[data-agent=pi4-1] .open")
+    visit.page.keyboard.press("Tab")
+    assert visit.page.evaluate("document.activeElement.closest('tr').dataset.agent") == "pi5-1"
+    lost = [board.model_copy(update={"health": "offline"}) for board in visit.store.current.boards[:1]]
+    visit.store.update(boards=[*lost, *visit.store.current.boards[1:]])
+    visit.expect("boards", "offline")
+    visit.page.wait_for_timeout(100)
+    assert names(visit) == ["pi4-1", "pi5-1", "jetson-1"]
+    visit.page.focus("#board-filter")
+    sync_api.expect(visit.page.locator("#boards tr").first).to_contain_text("jetson-1")
+
+
 def test_the_drawer_shows_one_board(visit: Visit) -> None:
     visit.page.click("#boards tr[data-agent=pi5-1] .open")
     visit.expect("drawer", "81.2 °C")
