@@ -121,7 +121,7 @@ def test_the_rows_stay_while_the_keyboard_moves_between_them(visit: Visit) -> No
 def test_the_drawer_shows_one_board(visit: Visit) -> None:
     visit.page.click("#boards tr[data-agent=pi5-1] .open")
     visit.expect("drawer", "81.2 °C")
-    state = re.compile(r"hot since [\d:]+: 81\.2 °C, slows down at 85 °C \(raspberry-pi-5\)")
+    state = re.compile(r"hot since [\d :-]+: 81\.2 °C, slows down at 85 °C \(raspberry-pi-5\)")
     sync_api.expect(visit.page.locator("#drawer-state")).to_have_text(state)
     visit.expect("drawer", "The digest of chunk 3")
     assert visit.page.locator("#drawer-replies tr").count() >= 10
