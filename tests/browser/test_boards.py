@@ -9,6 +9,8 @@ import pytest
 from tests.support.example_runs import running, waiting
 from tests.support.visit import Visit, sync_api, visit_page
 
+from fedquilt_server.status.snapshot import Snapshot
+
 
 def names(visit: Visit) -> list[str]:
     """Return the boards that are shown, in order."""
@@ -193,3 +195,15 @@ def test_a_command_can_be_copied_without_the_clipboard(browser: Any, works: str,
         visit.page.click("#copy-1")
         sync_api.expect(visit.page.locator("#copy-1")).to_have_text(words)
         assert visit.page.evaluate("String(getSelection())").startswith("fedquilt agent")
+
+
+def test_a_coordinator_that_starts_asks_for_nothing_yet(browser: Any) -> None:
+    hint = "Start an agent with fedquilt agent."
+    with visit_page(browser, Snapshot()) as visit:
+        sync_api.expect(visit.page.locator("h1")).to_have_text("The coordinator is starting")
+        assert visit.test("broker").count() == 0
+        assert not visit.page.get_by_text(hint).is_visible()
+        visit.store.update(name="digits", broker_connected=True)
+        visit.expect("broker", "connected")
+        sync_api.expect(visit.page.locator("h1")).to_have_text("digits")
+        sync_api.expect(visit.page.get_by_text(hint)).to_be_visible()
