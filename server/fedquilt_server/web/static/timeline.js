@@ -119,10 +119,11 @@ function shorten(pen, text, width) {
 function drawAxis(pen, box) {
   pen.fillStyle = colour("card");
   pen.fillRect(0, 0, box.clientWidth, AXIS - 1);
-  let free = gutter();
+  const left = gutter() - 1; // the first round begins at the gutter, but for rounding
+  let free = left;
   for (const one of list()) {
     const x = drawn.x(one.opened);
-    if (x < gutter() || x > box.clientWidth) continue;
+    if (x < left || x > box.clientWidth) continue;
     pen.fillStyle = colour("quiet");
     pen.fillRect(x, AXIS - 5, 1, box.clientHeight);
     const text = `round ${one.round}${one.exchange ? `, exchange ${one.exchange + 1}` : ""}`;
