@@ -159,6 +159,7 @@ def test_a_comparison_has_curves_scores_and_settings(browser: Any, server: WebSe
         for chart in ("value", "loss"):
             page.wait_for_selector(f"#{chart}-chart[data-curves='2'] canvas")
         assert "fedavg-seed=1" in (page.get_by_test_id("value-chart").get_attribute("aria-label") or "")
+        sync_api.expect(page.get_by_test_id("value-chart").locator(".u-legend")).to_contain_text("latest")
         for axis in ("bytes", "seconds", "round"):
             page.select_option("#curve-x", axis)
             page.wait_for_selector("#value-chart[data-curves='2'] canvas")

@@ -54,7 +54,7 @@ function options(name, spec, curves, box) {
       axis({ space: 60, size: 30, values: (u, ticks, i, space, step) => ticks.map((v) => (against === "round" && v % 1 ? "" : X[against].tick(v, step))) }),
       axis({ size: 62, values: (u, ticks, i, space, step) => ticks.map((v) => spec.tick(v, step)) }),
     ],
-    series: [{ label: X[against].label, value: (u, v) => (v === null || v === undefined ? "–" : X[against].show(v)) }, ...curves.map((one) => series(one, spec))],
+    series: [{ label: X[against].label, value: (u, v) => (v === null || v === undefined ? "latest" : X[against].show(v)) }, ...curves.map((one) => series(one, spec))],
     hooks: { draw: [(u) => { byId(`${name}-note`).textContent = u.scales.y.min > 0 ? `axis begins at ${spec.tick(u.scales.y.min, u.scales.y.min / 10)}` : ""; }] },
   };
 }
