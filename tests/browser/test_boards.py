@@ -85,6 +85,18 @@ def test_a_long_name_keeps_its_number(browser: Any) -> None:
         assert tile.locator(".stem").evaluate("(stem) => stem.scrollWidth > stem.clientWidth")
 
 
+def test_a_tile_does_not_show_an_unknown_temperature(browser: Any) -> None:
+    run = running(40)
+    boards = [run.boards[0].model_copy(update={"temperature": None}), *run.boards[1:]]
+    with visit_page(browser, run.model_copy(update={"boards": boards})) as visit:
+        shown = visit.page.locator("[data-agent=jetson-1] [data-cell=temperature]")
+        sync_api.expect(shown).to_be_hidden()
+        for temperature, test in ((50.0, "to_be_visible"), (None, "to_be_hidden")):
+            changed = visit.store.current.boards[0].model_copy(update={"temperature": temperature})
+            visit.store.update(boards=[changed, *boards[1:]])
+            getattr(sync_api.expect(shown), test)()
+
+
 def test_the_view_is_remembered(browser: Any) -> None:
     with visit_page(browser, running(40)) as visit:
         card = visit.page.locator("#boards-card")

@@ -22,6 +22,7 @@ const setters = {
   seen: (row, value) => { cell(row, "seen").dataset.ago = value; },
   memory_share: (row, value) => setBar(cell(row, "memory_share"), value),
   progress: (row, value) => setBar(cell(row, "progress"), value),
+  temperature: (row, value) => { cell(row, "temperature").toggleAttribute("data-unknown", value === "–"); setText(row, "temperature", value); },
   health: (row, value) => { row.dataset.health = value; setText(row, "health", value); },
 };
 
