@@ -191,7 +191,7 @@ def test_a_run_has_its_page(run: str, phase: str, words: str, browser: Any, serv
             sync_api.expect(page.get_by_test_id("problem")).to_contain_text(words)
         if phase != "damaged":
             page.wait_for_selector("#value-chart canvas")
-        page.wait_for_selector("#timeline:not([hidden])")
+        page.wait_for_selector("#timeline-text:not(:empty)")
         sync_api.expect(page.get_by_test_id("quilt")).to_be_visible()
         assert page.locator("#boards tr").count() >= 4
         page.click("text=All runs")

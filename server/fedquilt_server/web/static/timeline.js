@@ -10,6 +10,7 @@ const MOST_HEIGHT = 250;
 const ZOOMS = [1, 2, 3, 5, 8, 13, 21, 40];
 let zoom = 2; // so many exchanges fill the width
 let order = "slow";
+let isLoaded = false; // until the first event, the server's words and heights stay
 let drawn = null; // what the canvas shows: for the tips
 let follows = true; // the right end stays in view until the reader scrolls back
 
@@ -45,6 +46,7 @@ function resize(geometry, rows) {
 // --- drawing --------------------------------------------------------------------------------------------------
 
 function draw() {
+  if (!isLoaded) return;
   const box = byId("timeline");
   const empty = isEmpty();
   for (const id of ["timeline", "timeline-legend"]) byId(id).hidden = empty;
@@ -193,7 +195,7 @@ function zoomBy(step) {
 
 export function startTimeline() {
   const box = byId("timeline");
-  onEvent("timeline", (data) => { append(JSON.parse(data)); redraw(); fillTable(); });
+  onEvent("timeline", (data) => { isLoaded = true; append(JSON.parse(data)); redraw(); fillTable(); });
   choice("timeline-order", (value) => { order = value; redraw(); });
   byId("timeline-in").addEventListener("click", () => zoomBy(-1));
   byId("timeline-out").addEventListener("click", () => zoomBy(1));
