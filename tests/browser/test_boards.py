@@ -9,6 +9,8 @@ import pytest
 from tests.support.example_runs import running, waiting
 from tests.support.visit import Visit, sync_api, visit_page
 
+from fedquilt_server.status.snapshot import Snapshot
+
 
 def names(visit: Visit) -> list[str]:
     """Return the boards that are shown, in order."""
@@ -70,6 +72,31 @@ def test_sort_filter_and_group(browser: Any) -> None:
         assert groups.all_inner_texts() == ["jetson-orin-nano (14)", "raspberry-pi-4 (13)", "raspberry-pi-5 (13)"]
 
 
+def test_a_long_name_keeps_its_number(browser: Any) -> None:
+    """The grid's tiles are narrow: the name loses its middle, also for the eyes, but not for assistive technology."""
+    run = running(40)
+    boards = [one.model_copy(update={"agent": f"raspberry-pi-4-{i:02d}"}) for i, one in enumerate(run.boards)]
+    with visit_page(browser, run.model_copy(update={"boards": boards})) as visit:
+        tile = visit.page.get_by_role("button", name="raspberry-pi-4-07", exact=True)
+        ends = [part.bounding_box() for part in (tile.locator(".stem"), tile.locator(".tail"), tile)]
+        assert tile.locator(".tail").inner_text() == "i-4-07"
+        stem, tail, whole = (box["x"] + box["width"] for box in ends)
+        assert stem < tail <= whole + 1
+        assert tile.locator(".stem").evaluate("(stem) => stem.scrollWidth > stem.clientWidth")
+
+
+def test_a_tile_does_not_show_an_unknown_temperature(browser: Any) -> None:
+    run = running(40)
+    boards = [run.boards[0].model_copy(update={"temperature": None}), *run.boards[1:]]
+    with visit_page(browser, run.model_copy(update={"boards": boards})) as visit:
+        shown = visit.page.locator("[data-agent=jetson-1] [data-cell=temperature]")
+        sync_api.expect(shown).to_be_hidden()
+        for temperature, test in ((50.0, "to_be_visible"), (None, "to_be_hidden")):
+            changed = visit.store.current.boards[0].model_copy(update={"temperature": temperature})
+            visit.store.update(boards=[changed, *boards[1:]])
+            getattr(sync_api.expect(shown), test)()
+
+
 def test_the_view_is_remembered(browser: Any) -> None:
     with visit_page(browser, running(40)) as visit:
         card = visit.page.locator("#boards-card")
@@ -91,10 +118,24 @@ def test_the_rows_stay_below_the_pointer(visit: Visit) -> None:
     sync_api.expect(visit.page.locator("#boards tr").first).to_contain_text("jetson-1")
 
 
+def test_the_rows_stay_while_the_keyboard_moves_between_them(visit: Visit) -> None:
+    """A row that moves takes the focus with it: Tab would then skip boards, and a screen reader repeats them."""
+    visit.page.focus("#boards tr[data-agent=pi4-1] .open")
+    visit.page.keyboard.press("Tab")
+    assert visit.page.evaluate("document.activeElement.closest('tr').dataset.agent") == "pi5-1"
+    lost = [board.model_copy(update={"health": "offline"}) for board in visit.store.current.boards[:1]]
+    visit.store.update(boards=[*lost, *visit.store.current.boards[1:]])
+    visit.expect("boards", "offline")
+    visit.page.wait_for_timeout(100)
+    assert names(visit) == ["pi4-1", "pi5-1", "jetson-1"]
+    visit.page.focus("#board-filter")
+    sync_api.expect(visit.page.locator("#boards tr").first).to_contain_text("jetson-1")
+
+
 def test_the_drawer_shows_one_board(visit: Visit) -> None:
     visit.page.click("#boards tr[data-agent=pi5-1] .open")
     visit.expect("drawer", "81.2 °C")
-    state = re.compile(r"hot since [\d:]+: 81\.2 °C, slows down at 85 °C \(raspberry-pi-5\)")
+    state = re.compile(r"hot since [\d :-]+: 81\.2 °C, slows down at 85 °C \(raspberry-pi-5\)")
     sync_api.expect(visit.page.locator("#drawer-state")).to_have_text(state)
     visit.expect("drawer", "The digest of chunk 3")
     assert visit.page.locator("#drawer-replies tr").count() >= 10
@@ -166,3 +207,15 @@ def test_a_command_can_be_copied_without_the_clipboard(browser: Any, works: str,
         visit.page.click("#copy-1")
         sync_api.expect(visit.page.locator("#copy-1")).to_have_text(words)
         assert visit.page.evaluate("String(getSelection())").startswith("fedquilt agent")
+
+
+def test_a_coordinator_that_starts_asks_for_nothing_yet(browser: Any) -> None:
+    hint = "Start an agent with fedquilt agent."
+    with visit_page(browser, Snapshot()) as visit:
+        sync_api.expect(visit.page.locator("h1")).to_have_text("The coordinator is starting")
+        assert visit.test("broker").count() == 0
+        assert not visit.page.get_by_text(hint).is_visible()
+        visit.store.update(name="digits", broker_connected=True)
+        visit.expect("broker", "connected")
+        sync_api.expect(visit.page.locator("h1")).to_have_text("digits")
+        sync_api.expect(visit.page.get_by_text(hint)).to_be_visible()

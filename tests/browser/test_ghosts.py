@@ -108,7 +108,7 @@ def test_the_ghosts_move_nothing(compared: Visit) -> None:
         compared.page.set_viewport_size({"width": width, "height": 900})
         compared.page.reload()
         compared.wait_points("time-chart", 20)
-        compared.page.wait_for_selector("#timeline:not([hidden])")
+        compared.page.wait_for_selector("#timeline-text:not(:empty)")
         sync_api.expect(compared.test("ghost-best")).to_contain_text("looking for runs")
         while not held:
             compared.page.wait_for_timeout(20)

@@ -158,7 +158,7 @@ def test_the_pointer_keeps_its_place_when_a_round_is_added(visit: Visit) -> None
 def test_nothing_moves_when_values_change(visit: Visit) -> None:
     places = "() => [...document.querySelectorAll('main > *, .tile')].map((one) => one.getBoundingClientRect().top)"
     visit.wait_points("time-chart", 20)
-    visit.page.wait_for_selector("#timeline:not([hidden])")
+    visit.page.wait_for_selector("#timeline-text:not(:empty)")
     before = visit.page.evaluate(places)
     hot = [board.model_copy(update={"temperature": 99.9, "accepted": 12345}) for board in visit.store.current.boards]
     visit.store.update(round=22, boards=hot, history=[*visit.store.current.history, row(21)])
@@ -213,7 +213,7 @@ def test_personal_accuracy_has_a_tile_a_curve_and_a_column(visit: Visit) -> None
 
 
 def test_the_timeline_shows_who_is_slow(visit: Visit) -> None:
-    visit.page.wait_for_selector("#timeline:not([hidden])")
+    visit.page.wait_for_selector("#timeline-text:not(:empty)")
     sync_api.expect(visit.page.locator("#timeline-text")).to_contain_text("Slowest: pi4-1. 1 board with replies")
     visit.page.wait_for_timeout(100)
     for quantity in ("training", "lost"):
@@ -228,7 +228,7 @@ def test_the_timeline_shows_who_is_slow(visit: Visit) -> None:
 
 
 def test_the_timeline_scrolls_back(visit: Visit) -> None:
-    visit.page.wait_for_selector("#timeline:not([hidden])")
+    visit.page.wait_for_selector("#timeline-text:not(:empty)")
     visit.page.click("#timeline-in")
     visit.page.wait_for_timeout(100)
     at = "document.getElementById('timeline').scrollLeft"

@@ -159,6 +159,7 @@ def test_a_comparison_has_curves_scores_and_settings(browser: Any, server: WebSe
         for chart in ("value", "loss"):
             page.wait_for_selector(f"#{chart}-chart[data-curves='2'] canvas")
         assert "fedavg-seed=1" in (page.get_by_test_id("value-chart").get_attribute("aria-label") or "")
+        sync_api.expect(page.get_by_test_id("value-chart").locator(".u-legend")).to_contain_text("latest")
         for axis in ("bytes", "seconds", "round"):
             page.select_option("#curve-x", axis)
             page.wait_for_selector("#value-chart[data-curves='2'] canvas")
@@ -190,7 +191,7 @@ def test_a_run_has_its_page(run: str, phase: str, words: str, browser: Any, serv
             sync_api.expect(page.get_by_test_id("problem")).to_contain_text(words)
         if phase != "damaged":
             page.wait_for_selector("#value-chart canvas")
-        page.wait_for_selector("#timeline:not([hidden])")
+        page.wait_for_selector("#timeline-text:not(:empty)")
         sync_api.expect(page.get_by_test_id("quilt")).to_be_visible()
         assert page.locator("#boards tr").count() >= 4
         page.click("text=All runs")

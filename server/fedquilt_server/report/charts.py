@@ -41,6 +41,8 @@ MOST_LAYERS: Final = 80
 MOST_POINTS: Final = 600
 _BINS: Final = 64
 _LONGEST_NAME: Final = 44
+_LEAST_HEIGHT: Final = 2.4
+"""Inches that the label of a colour bar needs, with the margins."""
 
 
 @dataclass(frozen=True)
@@ -281,12 +283,14 @@ def draw_shares(coverage: Coverage) -> Figure | None:
     if not layers:
         return None
     boards = sorted({board for layer in layers for board in layer.boards}, key=natural_key)[:MOST_BOARDS]
-    figure, axes = new_figure(1.2 + 0.24 * len(boards))
+    names = [shorten(layer.name) for layer in layers]
+    turned = sum(map(len, names)) > 40
+    below = 0.08 * max(map(len, names)) if turned else 0.0
+    figure, axes = new_figure(max(_LEAST_HEIGHT + below, 1.2 + 0.24 * len(boards)))
     shares = [[100 * layer.boards.get(board, 0.0) for layer in layers] for board in boards]
     image = axes.imshow(shares, aspect="auto", cmap="cividis", vmin=0, vmax=100, interpolation="nearest")
     axes.set_yticks(range(len(boards)), [shorten(board) for board in boards])
-    turned = sum(len(layer.name) for layer in layers) > 40
-    axes.set_xticks(range(len(layers)), [shorten(layer.name) for layer in layers], rotation=90 if turned else 0)
+    axes.set_xticks(range(len(layers)), names, rotation=90 if turned else 0)
     axes.grid(visible=False)
     _add_colour_bar(figure, axes, image, "mean share of the layer [%]")
     return figure
@@ -303,7 +307,7 @@ def draw_coverage(coverage: Coverage) -> Figure | None:
     layers = [layer for layer in coverage.layers if layer.counts][:MOST_LAYERS]
     if not layers:
         return None
-    figure, axes = new_figure(1.2 + 0.24 * len(layers))
+    figure, axes = new_figure(max(_LEAST_HEIGHT, 1.2 + 0.24 * len(layers)))
     image = axes.imshow(
         [_stretch(layer.counts) for layer in layers], aspect="auto", cmap="cividis", vmin=0,
         vmax=max(1, *(max(layer.counts) for layer in layers)), interpolation="nearest",

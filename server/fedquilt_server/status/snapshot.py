@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
@@ -190,10 +191,17 @@ class StatusStore:
     def replace(self, snapshot: Snapshot) -> None:
         """Replace the snapshot with another one, which gets the next version number."""
         with self._lock:
-            self._snapshot = snapshot.model_copy(update={"version": self._snapshot.version + 1})
+            self._put(snapshot, {})
 
     def update(self, **changes: object) -> None:
         """Replace the snapshot with a copy that has ``changes`` and the next version number."""
         with self._lock:
-            version = self._snapshot.version + 1
-            self._snapshot = self._snapshot.model_copy(update={**changes, "version": version})
+            self._put(self._snapshot, changes)
+
+    def _put(self, snapshot: Snapshot, changes: Mapping[str, object]) -> None:
+        """Hold a snapshot with ``changes``; no board of a run that has ended trains."""
+        fresh = snapshot.model_copy(update={**changes, "version": self._snapshot.version + 1})
+        if fresh.phase in ENDED and any(board.training for board in fresh.boards):
+            idle = [board.model_copy(update={"training": {}}) for board in fresh.boards]
+            fresh = fresh.model_copy(update={"boards": idle})
+        self._snapshot = fresh

@@ -58,6 +58,21 @@ def draw_timeline(snapshot: Snapshot) -> Timeline:
     return Timeline(exchanges, bars, awaited)
 
 
+def measure_height(timeline: Timeline) -> int:
+    """Return the height in pixels of the timeline's box, as ``timeline.js`` draws it; 0 without an exchange.
+
+    The page keeps this height free until its script has drawn, so that nothing below it moves.
+    """
+    lanes: dict[str, set[int | None]] = {agent: set(clients) for agent, clients in timeline.awaited.items()}
+    for _, agent, client, *_ in timeline.bars.values():
+        lanes.setdefault(agent, set()).add(client)
+    if not timeline.exchanges or not lanes:
+        return 0
+    roomy = min(16.0, 240 / sum(map(len, lanes.values())))
+    rows = sum(max(19.0, max(5.0, roomy, 16 / len(clients)) * len(clients) + 4) for clients in lanes.values())
+    return round(min(250.0, 20 + rows)) + (14 if len(timeline.exchanges) > 3 else 2)
+
+
 def split_reply(row: ReplyRow) -> dict[str, float | None]:
     """Split the time of a reply into seconds of receiving, training, sending and waiting; None if not known."""
     train = row.train_seconds

@@ -51,6 +51,11 @@ class Curves:
         """All points as JSON, as ``since`` returns them."""
         return encode_json(self.since(None))
 
+    def knows(self, column: str) -> bool:
+        """Return whether any point has a value in one of the ``COLUMNS``."""
+        place = COLUMNS.index(column)
+        return any(point[place] is not None for point in self.points)
+
     def since(self, before: Curves | None) -> dict[str, object]:
         """Return the points that ``before`` lacks, by column; ``start`` is how many of its points stay."""
         start = count_common(before.points, self.points) if before and before.metric == self.metric else 0

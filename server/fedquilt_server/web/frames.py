@@ -21,7 +21,7 @@ from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import RunEvent
 from fedquilt_server.status.snapshot import ENDED, BoardStatus, Snapshot, StatusStore
 from fedquilt_server.web import view
-from fedquilt_server.web.bars import Timeline, draw_timeline
+from fedquilt_server.web.bars import Timeline, draw_timeline, measure_height
 from fedquilt_server.web.cells import BoardCells, format_cells
 from fedquilt_server.web.curves import Curves, count_common, draw_curves, encode_json
 from fedquilt_server.web.fragments import BOARDS_SHOWN, EVENTS_SHOWN, ROUNDS_SHOWN, Renderer
@@ -116,6 +116,8 @@ class FrameSource:
             "frame": frame.id + _BARE,
             "s": s,
             "curves": frame.curves.text,
+            "has_joules": frame.curves.knows("joules"),
+            "timeline_height": measure_height(frame.timeline),
             "rows": s.history[: -ROUNDS_SHOWN - 1 : -1],
             "columns": frame.columns,
             "boards": frame.boards,

@@ -67,13 +67,14 @@ class Summary:
     """The values of the tiles.
 
     Attributes:
+        connected: how many boards the broker has a connection of, also if they are silent.
         states: how many boards are in each state other than online, worst first.
         has_energy: whether any energy is known.
     """
 
     results: ResultSummary
     seconds_left: float | None
-    online: int
+    connected: int
     boards: int
     clients: int
     states: dict[str, int]
@@ -86,7 +87,7 @@ def summarise(snapshot: Snapshot, results: ResultSummary) -> Summary:
     return Summary(
         results=results,
         seconds_left=seconds_left(snapshot, results.seconds),
-        online=sum(board.online for board in boards),
+        connected=sum(board.online for board in boards),
         boards=len(boards),
         clients=_count_clients(boards),
         states=_count_states(boards),

@@ -8,7 +8,7 @@ const DOWNWARDS = ["seen", "progress", "memory_share", "memory_own", "temperatur
 const sorting = { key: "rank", down: false };
 let words = "";
 let grouped = false;
-let pointed = false; // rows do not change places below the pointer
+let pointed = false; // rows do not change places below the pointer, nor while the keyboard moves between them
 
 const rows = () => [...byId("boards").rows].filter((row) => row.dataset.agent !== undefined);
 export const rowOf = (agent) => rows().find((row) => row.dataset.agent === agent);
@@ -22,6 +22,7 @@ const setters = {
   seen: (row, value) => { cell(row, "seen").dataset.ago = value; },
   memory_share: (row, value) => setBar(cell(row, "memory_share"), value),
   progress: (row, value) => setBar(cell(row, "progress"), value),
+  temperature: (row, value) => { cell(row, "temperature").toggleAttribute("data-unknown", value === "–"); setText(row, "temperature", value); },
   health: (row, value) => { row.dataset.health = value; setText(row, "health", value); },
 };
 
@@ -108,8 +109,11 @@ function filter() {
   if (byId("board-count").textContent !== text) byId("board-count").textContent = text;
 }
 
+// A click focuses a board, too, and that must not hold the list still: only a focus that shows does.
+const isFocused = () => byId("boards").querySelector(":focus-visible") !== null;
+
 const refresh = once(() => {
-  if (!pointed) arrange();
+  if (!pointed && !isFocused()) arrange();
   filter();
   byId("boards-card").dataset.count = rows().length > 12 ? "many" : "few";
 });
@@ -191,6 +195,7 @@ export function startBoards() {
   const body = byId("boards");
   body.addEventListener("pointerenter", () => { pointed = true; });
   body.addEventListener("pointerleave", () => { pointed = false; refresh(); });
+  body.addEventListener("focusout", refresh);
   rows().forEach(record);
   refresh();
 }

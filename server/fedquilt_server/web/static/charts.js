@@ -146,7 +146,7 @@ function describe(name, spec) {
     return `${label}: ${spec.show(value)} in round ${round}, between ${spec.show(low)} and ${spec.show(high)}`;
   });
   texts.push(...ghostsOf(name).map((ghost) => describeGhost(ghost, spec)));
-  return `${spec.title}. ${texts.join("; ")}. The table Rounds lists the values.`;
+  return `${spec.title}. ${texts.join("; ")}. rounds.csv lists the values of all rounds.`;
 }
 
 function note(name) {

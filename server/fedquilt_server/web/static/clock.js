@@ -1,22 +1,40 @@
 // Times, by the server's clock: a board's or a reader's clock may be wrong.
+const SAMPLES = 12; // those of a minute: a clock that is set meanwhile shows soon
+const LEAST_SKEW = 2; // seconds: clocks that differ by less are taken as equal
+let samples = [];
 let skew = 0;
 
-export const setClock = (seconds) => { skew = seconds - Date.now() / 1000; };
+// A message arrives late, never early: the largest difference between the clocks has the least delay in it.
+export function setClock(seconds) {
+  samples = [...samples, seconds - Date.now() / 1000].slice(-SAMPLES);
+  const largest = Math.max(...samples);
+  skew = Math.abs(largest) < LEAST_SKEW ? 0 : largest;
+}
+
 export const now = () => Date.now() / 1000 + skew;
 
 const two = (n) => String(n).padStart(2, "0");
 
+const readersTime = (at) => new Date((at - skew) * 1000);
+
 // Without the browser's formatter: to make one takes longer than all else that the page does with times.
 export function timeOfDay(at) {
-  const time = new Date((at - skew) * 1000);
+  const time = readersTime(at);
   return [time.getHours(), time.getMinutes(), time.getSeconds()].map(two).join(":");
+}
+
+// The time of day, with its date unless that is today.
+export function moment(at) {
+  const time = readersTime(at);
+  if (time.toDateString() === new Date().toDateString()) return timeOfDay(at);
+  return `${time.getFullYear()}-${two(time.getMonth() + 1)}-${two(time.getDate())} ${timeOfDay(at)}`;
 }
 
 function ago(at) {
   const seconds = Math.max(0, Math.round(now() - at));
   if (seconds < 2) return "just now";
   if (seconds < 60) return `${seconds} s ago`;
-  return seconds < 3600 ? `${Math.floor(seconds / 60)} min ago` : `at ${timeOfDay(at)}`;
+  return seconds < 3600 ? `${Math.floor(seconds / 60)} min ago` : `at ${moment(at)}`;
 }
 
 function countdown(deadline) {
@@ -36,6 +54,7 @@ function updateTexts(root, name, text) {
 // Rewrite the relative times below a node: a second has passed, or the node is new.
 export function tick(root = document) {
   updateTexts(root, "at", timeOfDay);
+  updateTexts(root, "moment", moment);
   updateTexts(root, "ago", ago);
   updateTexts(root, "deadline", countdown);
 }

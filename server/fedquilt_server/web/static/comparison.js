@@ -1,5 +1,5 @@
 // The curves of several runs in one chart each. Every run keeps its colour and its dashes in charts, lists and tables.
-import { byId, choice, element, once } from "./dom.js";
+import { byId, choice, element, once, setText } from "./dom.js";
 import { setMeasure, specs, X } from "./curve_data.js";
 import { colour, onTheme } from "./palette.js";
 
@@ -54,7 +54,7 @@ function options(name, spec, curves, box) {
       axis({ space: 60, size: 30, values: (u, ticks, i, space, step) => ticks.map((v) => (against === "round" && v % 1 ? "" : X[against].tick(v, step))) }),
       axis({ size: 62, values: (u, ticks, i, space, step) => ticks.map((v) => spec.tick(v, step)) }),
     ],
-    series: [{ label: X[against].label, value: (u, v) => (v === null || v === undefined ? "–" : X[against].show(v)) }, ...curves.map((one) => series(one, spec))],
+    series: [{ label: X[against].label, value: (u, v) => (v === null || v === undefined ? "latest" : X[against].show(v)) }, ...curves.map((one) => series(one, spec))],
     hooks: { draw: [(u) => { byId(`${name}-note`).textContent = u.scales.y.min > 0 ? `axis begins at ${spec.tick(u.scales.y.min, u.scales.y.min / 10)}` : ""; }] },
   };
 }
@@ -91,7 +91,7 @@ function draw(name) {
 const redraw = once(() => { if (data !== null) ["value", "loss"].forEach(draw); });
 
 function fail(text) {
-  byId("banner").textContent = text;
+  setText(byId("banner"), text);
   byId("banner").hidden = false;
   if (data === null) for (const name of ["value", "loss"]) byId(`${name}-chart`).replaceChildren(element("p", "The curves are not here.", { class: "empty" }));
 }

@@ -1,6 +1,6 @@
 // The event stream, and the banner that shows its state. htmx opens the stream and replaces the parts of the page.
 import { setClock, tick, updateTitle } from "./clock.js";
-import { attachListeners, byId } from "./dom.js";
+import { attachListeners, byId, setText } from "./dom.js";
 
 const SILENCE_MS = 15000; // three of the server's heartbeats
 const ENDED = ["finished", "failed", "stopped", "interrupted", "unknown", "damaged"];
@@ -14,14 +14,16 @@ function showConnection(state) {
   const ended = ENDED.includes(phase());
   const live = byId("live");
   const recorded = state === "live" && document.querySelector("[data-recorded]");
-  live.textContent = live.dataset.state = ended ? "ended" : recorded ? "from files" : state;
+  live.dataset.state = ended ? "ended" : recorded ? "from files" : state;
+  setText(live, live.dataset.state);
   const banner = byId("banner");
-  banner.hidden = state !== "lost";
+  const isLost = state === "lost";
+  if (banner.hidden === isLost) banner.hidden = !isLost;
   banner.classList.toggle("calm", ended);
   const { server } = document.body.dataset;
-  banner.textContent = ended
+  setText(banner, ended
     ? `The ${server} has stopped. The page shows the ${server === "coordinator" ? "final" : "last"} state of the run.`
-    : `Connection to the ${server} lost. The page may be out of date. Reconnecting…`;
+    : `Connection to the ${server} lost. The page may be out of date. Reconnecting…`);
 }
 
 function onClock(event) {

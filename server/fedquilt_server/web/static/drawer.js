@@ -1,7 +1,7 @@
 // A dialog with everything about one board: state, values, curves, latest replies and events.
 import { rowOf, cell } from "./boards.js";
 import { MEASURES, historyOf, watchHistories } from "./board_history.js";
-import { timeOfDay } from "./clock.js";
+import { moment } from "./clock.js";
 import { byId, element, onEvent, once } from "./dom.js";
 import { eventsOf } from "./events.js";
 import { colour, onTheme } from "./palette.js";
@@ -18,7 +18,7 @@ function showFacts(row) {
   const reason = cell(row, "reason").textContent;
   byId("drawer-state").dataset.health = row.dataset.health;
   const since = Number(row.dataset.since);
-  const begun = since > 0 && since < 1e11 ? ` since ${timeOfDay(since)}` : "";
+  const begun = since > 0 && since < 1e11 ? ` since ${moment(since)}` : "";
   byId("drawer-state").textContent = `${row.dataset.health}${begun}${reason ? `: ${reason}` : ""} (${cell(row, "kind").textContent})`;
   byId("drawer-facts").replaceChildren(...Object.entries(FACTS).flatMap(([name, label]) => {
     const text = cell(row, name)?.textContent;

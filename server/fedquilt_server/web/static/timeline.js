@@ -10,6 +10,7 @@ const MOST_HEIGHT = 250;
 const ZOOMS = [1, 2, 3, 5, 8, 13, 21, 40];
 let zoom = 2; // so many exchanges fill the width
 let order = "slow";
+let isLoaded = false; // until the first event, the server's words and heights stay
 let drawn = null; // what the canvas shows: for the tips
 let follows = true; // the right end stays in view until the reader scrolls back
 
@@ -45,6 +46,7 @@ function resize(geometry, rows) {
 // --- drawing --------------------------------------------------------------------------------------------------
 
 function draw() {
+  if (!isLoaded) return;
   const box = byId("timeline");
   const empty = isEmpty();
   for (const id of ["timeline", "timeline-legend"]) byId(id).hidden = empty;
@@ -107,19 +109,23 @@ function drawLabel(pen, agent, y, height) {
   pen.fillText(shorten(pen, agent, gutter() - 10), 0, y + height / 2);
 }
 
+// The number at the end of a name tells it from the others, so a name that does not fit loses its middle.
 function shorten(pen, text, width) {
-  let cut = text.slice(0, 60);
-  while (cut.length > 1 && pen.measureText(cut).width > width) cut = `${cut.slice(0, -2)}…`;
-  return cut;
+  if (text.length <= 60 && pen.measureText(text).width <= width) return text;
+  const tail = text.slice(-6);
+  let stem = text.slice(0, Math.min(60, text.length - 6));
+  while (stem.length > 0 && pen.measureText(`${stem}…${tail}`).width > width) stem = stem.slice(0, -1);
+  return `${stem}…${tail}`;
 }
 
 function drawAxis(pen, box) {
   pen.fillStyle = colour("card");
   pen.fillRect(0, 0, box.clientWidth, AXIS - 1);
-  let free = gutter();
+  const left = gutter() - 1; // the first round begins at the gutter, but for rounding
+  let free = left;
   for (const one of list()) {
     const x = drawn.x(one.opened);
-    if (x < gutter() || x > box.clientWidth) continue;
+    if (x < left || x > box.clientWidth) continue;
     pen.fillStyle = colour("quiet");
     pen.fillRect(x, AXIS - 5, 1, box.clientHeight);
     const text = `round ${one.round}${one.exchange ? `, exchange ${one.exchange + 1}` : ""}`;
@@ -189,7 +195,7 @@ function zoomBy(step) {
 
 export function startTimeline() {
   const box = byId("timeline");
-  onEvent("timeline", (data) => { append(JSON.parse(data)); redraw(); fillTable(); });
+  onEvent("timeline", (data) => { isLoaded = true; append(JSON.parse(data)); redraw(); fillTable(); });
   choice("timeline-order", (value) => { order = value; redraw(); });
   byId("timeline-in").addEventListener("click", () => zoomBy(-1));
   byId("timeline-out").addEventListener("click", () => zoomBy(1));

@@ -10,10 +10,11 @@ from tests.support.packages import needs
 from tests.support.recorded_runs import reply, write_run, write_table
 
 from fedquilt_server.library.recorded_run import read_run
-from fedquilt_server.report.charts import MOST_BOARDS, draw_curves, draw_timeline
+from fedquilt_server.report.charts import MOST_BOARDS, draw_coverage, draw_curves, draw_shares, draw_timeline
 from fedquilt_server.report.detail import read_detail
 from fedquilt_server.report.groups import CurvePoint, RunGroup
 from fedquilt_server.report.mean_deviation import MeanDeviation
+from fedquilt_server.status.coverage import Coverage, LayerCoverage
 
 needs("matplotlib", "matplotlib is not installed: use make test")
 
@@ -40,6 +41,19 @@ def test_a_timeline_has_a_row_for_each_board_up_to_a_limit(tmp_path: Path) -> No
 
 def test_without_times_there_is_no_timeline(tmp_path: Path) -> None:
     assert timeline(tmp_path, [reply("pi", 0, 1, began_at="")]) is None
+
+
+@pytest.mark.parametrize("names", [["fc"], ["layer1.0.conv1.weight", "layer2.0.conv1.weight"]])
+@pytest.mark.parametrize("draw", [draw_coverage, draw_shares])
+def test_the_label_of_a_colour_bar_fits_a_small_chart(draw: Any, names: list[str]) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    layers = [LayerCoverage(name=name, counts=[1, 2], latest=[1, 1], boards={"pi": 1.0}) for name in names]
+    figure = draw(Coverage(rounds=1, layers=layers))
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    label = figure.axes[1].yaxis.label.get_window_extent(canvas.get_renderer())
+    assert 0 <= label.y0 < label.y1 <= figure.bbox.height
 
 
 def test_curves_against_costs_begin_at_0_and_bands_stay_within_the_possible_values() -> None:

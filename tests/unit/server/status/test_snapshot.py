@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedquilt_server.status.snapshot import BoardStatus
+from fedquilt_server.status.snapshot import BoardStatus, Snapshot, StatusStore
 
 
 def test_a_list_of_many_clients_is_short_in_json() -> None:
@@ -19,3 +19,17 @@ def test_a_list_of_many_clients_is_short_in_json() -> None:
 def test_a_short_json_does_not_become_a_list_that_fills_the_memory() -> None:
     with pytest.raises(ValueError, match="more than 400000 numbers"):
         BoardStatus.model_validate_json('{"agent": "pi", "clients": [[0, 999999]]}')
+
+
+def test_no_board_of_a_run_that_has_ended_trains() -> None:
+    """The last telemetry of a board reports its last training, and may come after the end."""
+    works = BoardStatus(agent="pi", training={0: 0.9})
+    store = StatusStore(Snapshot(phase="training", boards=[works]))
+    store.update(round=2)
+    assert store.current.boards == [works]
+    store.update(phase="finished")
+    assert store.current.boards == [works.model_copy(update={"training": {}})]
+    store.update(boards=[works])
+    assert store.current.boards[0].training == {}
+    store.replace(Snapshot(phase="failed", boards=[works]))
+    assert (store.current.boards[0].training, store.current.version) == ({}, 4)

@@ -106,7 +106,7 @@ def test_summary_of_nothing() -> None:
     empty = summary_of()
     results = empty.results
     assert (results.latest, results.best, results.loss, results.seconds, empty.seconds_left) == (None,) * 5
-    assert (empty.has_energy, results.joules, empty.online, empty.states) == (False, None, 0, {})
+    assert (empty.has_energy, results.joules, empty.connected, empty.states) == (False, None, 0, {})
 
 
 def test_summary() -> None:
@@ -160,7 +160,7 @@ def test_the_tiles_count_the_boards_by_their_state() -> None:
     ]
     known[3] |= {"online": False}
     summary = summary_of(boards=known)
-    assert (summary.online, summary.boards, summary.clients) == (4, 5, 5)
+    assert (summary.connected, summary.boards, summary.clients) == (4, 5, 5)
     assert list(summary.states.items()) == [("silent", 1), ("hot", 2)]
 
 
@@ -219,7 +219,7 @@ def test_a_time_without_a_calendar_is_a_dash(at: float) -> None:
 
 @pytest.mark.parametrize(
     ("phase", "words"),
-    [("training", "Boards online"), ("stopped", "Online at the end"), ("interrupted", "Online at the end")],
+    [("training", "Boards connected"), ("stopped", "Connected at the end"), ("interrupted", "Connected at the end")],
 )
-def test_the_boards_of_a_run_that_has_ended_were_online(phase: Any, words: str) -> None:
+def test_the_boards_of_a_run_that_has_ended_were_connected(phase: Any, words: str) -> None:
     assert f"<h2>{words}</h2>" in Renderer().parts(snapshot(phase=phase), summary_of(phase=phase))["summary"]
