@@ -21,6 +21,7 @@ from fedquilt_common.process.file_limit import raise_file_limit
 from fedquilt_common.process.malloc import return_freed_memory
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.types import Assignments
+from fedquilt_common.user_imports import describe_sys_exit
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
 from fedquilt_common.wire.client_id import coordinator_client_id, keep_suffix
 from fedquilt_common.wire.mqtt import MqttTransport
@@ -151,6 +152,10 @@ def _run_coordinator(coordinator: Coordinator, store: StatusStore, stop: StopSig
         if isinstance(error, RunFailedError):
             _linger(linger, stop)
         raise
+    except SystemExit as error:
+        reason = f"the experiment's code {describe_sys_exit(error, '')}, and {RESUME}"
+        _end(run, store, Ending(status="failed", reason=reason, exit_code=RunFailedError.exit_code))
+        raise RunFailedError(reason) from error
     except Exception as error:
         _end(run, store, Ending(status="failed", reason=f"{type(error).__name__}: {error}", exit_code=1))
         raise
