@@ -10,6 +10,7 @@ import difflib
 import importlib
 import os
 import sys
+from itertools import pairwise
 from types import ModuleType
 from typing import NoReturn
 
@@ -110,7 +111,15 @@ def _dispatch(arguments: list[str]) -> None:
     elif first in ("-V", "--version"):
         print(f"fedquilt {__version__}")
     else:
+        _refuse_empty_out(arguments)
         _module(first).run([first, "--help"] if arguments in ([group] for group in GROUPS) else arguments)
+
+
+def _refuse_empty_out(arguments: list[str]) -> None:
+    """Leave with a message if ``--out`` is empty: as a path, that would be the current folder."""
+    if any(name == "--out" and not value.strip() for name, value in pairwise(arguments)) or "--out=" in arguments:
+        print_error("--out is empty; name a folder")
+        sys.exit(2)
 
 
 def _complete(arguments: list[str]) -> None:

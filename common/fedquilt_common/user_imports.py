@@ -10,9 +10,12 @@ import difflib
 import functools
 import importlib
 import re
+import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 from fedquilt_common.errors import ForbiddenImportError, UnknownNameError
@@ -41,11 +44,30 @@ def find_place(error: BaseException, package: str) -> str:
     """
     if isinstance(error, SyntaxError) and str(error.filename).endswith(".py"):
         return f"{Path(str(error.filename)).name} line {error.lineno}"
+    frame, line = (_own_frames(error, package) or list(traceback.walk_tb(error.__traceback__)))[-1]
+    return f"{Path(frame.f_code.co_filename).name} line {line}"
+
+
+def _own_frames(error: BaseException, package: str) -> list[tuple[FrameType, int]]:
     frames = list(traceback.walk_tb(error.__traceback__))
     of_cause = list(traceback.walk_tb(error.__cause__.__traceback__)) if error.__cause__ else []
-    own = [one for one in (*of_cause, *frames) if package_of(one[0].f_globals.get("__name__")) == package]
-    frame, line = (own or frames)[-1]
-    return f"{Path(frame.f_code.co_filename).name} line {line}"
+    return [one for one in (*of_cause, *frames) if package_of(one[0].f_globals.get("__name__")) == package]
+
+
+def is_raised_by(error: BaseException, package: str) -> bool:
+    """Whether a function of a user's package, or what it called, raised an error."""
+    return bool(_own_frames(error, package))
+
+
+@contextmanager
+def print_to_stderr(*, wanted: bool) -> Iterator[None]:
+    """Send what a user's code prints in the block to standard error, so that standard output holds JSON alone.
+
+    Args:
+        wanted: whether the command prints JSON.
+    """
+    with redirect_stdout(sys.stderr) if wanted else nullcontext():
+        yield
 
 
 def find_package(error: BaseException) -> str:
