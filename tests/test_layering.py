@@ -153,7 +153,7 @@ COMMON = {
     "secure_aggregation": "aggregation algorithm_api errors types wire",
     "algorithm_api": "errors learning_tasks submodels types",
     "models": "errors types user_imports",
-    "tracing": "errors experiment models privacy submodels",
+    "tracing": "errors experiment models privacy submodels user_imports",
     "training": "algorithm_api augment errors experiment learning_tasks models privacy seeds submodels tracing types",
     "aggregation": "algorithm_api errors learning_tasks process submodels types wire",
     "datasets": (
@@ -176,7 +176,7 @@ COMMON = {
     "training_jobs": "files types wire",
     "worker_lines": "training_jobs",
     "completion": "",
-    "cli": "completion error_messages errors",
+    "cli": "completion error_messages errors user_imports",
 }
 SERVER = {
     "round": "",

@@ -22,6 +22,7 @@ from fedquilt_client.written_replies import reply_header, shorten, write_joint_r
 from fedquilt_common.algorithm_api import Reply, Task
 from fedquilt_common.errors import (
     ExperimentError,
+    RunFailedError,
     SliceError,
 )
 from fedquilt_common.experiment.experiment import Experiment
@@ -41,6 +42,7 @@ from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.patch_layout import AssembledArrays
 from fedquilt_common.submodels.slices import Anatomy, IndexSet, Slice
 from fedquilt_common.training_jobs import Job
+from fedquilt_common.user_imports import USER_ERRORS, describe_sys_exit
 from fedquilt_common.wire.codec import PackedArrays, open_arrays, pack_arrays, write_arrays
 from fedquilt_common.wire.messages import ReplyHeader, RunMessage
 from fedquilt_common.wire.round_messages import SliceMessage
@@ -87,6 +89,14 @@ class _DoneTask:
     header: ReplyHeader
 
 
+def _without_exit(error: BaseException) -> Exception:
+    """Return an error of a job; a ``sys.exit`` of a user's code, which ends no process, becomes one."""
+    if isinstance(error, SystemExit):
+        return RunFailedError(f"the experiment's code {describe_sys_exit(error, '')}")
+    assert isinstance(error, Exception)  # noqa: S101 - USER_ERRORS has no other
+    return error
+
+
 class Worker:
     """Does jobs one after another; keeps the data set and torch loaded between them."""
 
@@ -112,11 +122,11 @@ class Worker:
             if time.monotonic() - began >= QUICK_SECONDS:
                 trim_heap()
             self._emit(result)
-        except Exception as error:
+        except USER_ERRORS as error:
             if job.number in self.cancelled:  # its patches may be deleted already, so the error is no failure
                 self._emit(CancelledLine(number=job.number))
             else:
-                self._emit(describe_failure(job.number, error, private=self._is_private(job)))
+                self._emit(describe_failure(job.number, _without_exit(error), private=self._is_private(job)))
         finally:
             release_gpu_cache()
 

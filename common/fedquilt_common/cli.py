@@ -10,12 +10,13 @@ import difflib
 import importlib
 import os
 import sys
+from itertools import pairwise
 from types import ModuleType
 from typing import NoReturn
 
 from fedquilt_common import __version__
 from fedquilt_common.error_messages import print_error
-from fedquilt_common.errors import FedquiltError
+from fedquilt_common.errors import ExperimentError, FedquiltError
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("fedquilt_server.simulate_cli", "Run a small federation on this machine, with a live page."),
@@ -58,6 +59,8 @@ GROUPS = frozenset({"bench", "data", "federation", "memory", "model", "privacy"}
 """Commands that only hold sub-commands: alone they print their help and exit with 0, as ``fedquilt`` alone does."""
 EXTRAS = {"fedquilt_client": "client"}
 INTERRUPTED = 130
+_LEAVING = frozenset({"click", "typer", __name__})
+"""Packages whose ``sys.exit`` is the end of a command. A user's code that does it is mistaken."""
 COMPLETE = "_FEDQUILT_COMPLETE"
 """The shell's completion script sets it."""
 
@@ -84,8 +87,19 @@ def run(arguments: list[str]) -> int:
         print_error("interrupted")
         return INTERRUPTED
     except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1
+        return _exit_code(leaving)
     return 0
+
+
+def _exit_code(leaving: SystemExit) -> int:
+    """Return the exit code of a command that left, having printed that an experiment's code did so unasked."""
+    from fedquilt_common.user_imports import describe_sys_exit, find_package
+
+    package = find_package(leaving)
+    if package and package not in _LEAVING and not package.startswith("fedquilt_"):
+        print_error(f"the package {package} {describe_sys_exit(leaving, package)}")
+        return ExperimentError.exit_code
+    return leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1
 
 
 def _dispatch(arguments: list[str]) -> None:
@@ -97,7 +111,15 @@ def _dispatch(arguments: list[str]) -> None:
     elif first in ("-V", "--version"):
         print(f"fedquilt {__version__}")
     else:
+        _refuse_empty_out(arguments)
         _module(first).run([first, "--help"] if arguments in ([group] for group in GROUPS) else arguments)
+
+
+def _refuse_empty_out(arguments: list[str]) -> None:
+    """Leave with a message if ``--out`` is empty: as a path, that would be the current folder."""
+    if any(name == "--out" and not value.strip() for name, value in pairwise(arguments)) or "--out=" in arguments:
+        print_error("--out is empty; name a folder")
+        sys.exit(2)
 
 
 def _complete(arguments: list[str]) -> None:

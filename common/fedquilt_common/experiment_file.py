@@ -17,7 +17,7 @@ from fedquilt_common.datasets.data_file import pin_data_files
 from fedquilt_common.errors import ExperimentError, FedquiltError
 from fedquilt_common.experiment.data_section import OWN
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.experiment.section import Problem
+from fedquilt_common.experiment.section import Problem, plain_message
 from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.user_imports import is_user_import, suggest
 
@@ -175,8 +175,7 @@ def _error_text(detail: Mapping[str, Any]) -> str:
         return "must be a list"
     if detail["type"] == "too_short" and not detail["input"]:
         return "is empty; give at least one entry"
-    message: str = detail["msg"]
-    return message.replace("Input should be", "must be")
+    return plain_message(detail).replace("Input should be", "must be")
 
 
 def _keys_at(location: Sequence[str | int], section: type[BaseModel]) -> list[str]:
@@ -269,7 +268,7 @@ def _adapter(kind: type) -> TypeAdapter[Any]:
 
 def _field_problem(detail: Mapping[str, Any], known: Sequence[str], fields: Mapping[str, Any]) -> Problem:
     if not detail["loc"]:
-        return _field_named_in(detail["msg"].removeprefix("Value error, "), known, fields)
+        return _field_named_in(plain_message(detail), known, fields)
     problem = describe_problem(detail, Experiment)
     return dataclasses.replace(problem, path=f"algorithm.{problem.path}".removesuffix("_"))
 

@@ -10,14 +10,19 @@ import difflib
 import functools
 import importlib
 import re
+import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Final
 
 from fedquilt_common.errors import ForbiddenImportError, UnknownNameError
 
 _USER_IMPORT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+USER_ERRORS: Final = (Exception, SystemExit)
+"""What a user's code can raise. A ``sys.exit`` of it is a mistake; KeyboardInterrupt is a person's Ctrl-C."""
 
 
 def is_user_import(name: str) -> bool:
@@ -37,11 +42,49 @@ def find_place(error: BaseException, package: str) -> str:
         error: was raised and caught.
         package: top-level package of the user. If no frame is in it, the last place of all is returned.
     """
+    if isinstance(error, SyntaxError) and str(error.filename).endswith(".py"):
+        return f"{Path(str(error.filename)).name} line {error.lineno}"
+    frame, line = (_own_frames(error, package) or list(traceback.walk_tb(error.__traceback__)))[-1]
+    return f"{Path(frame.f_code.co_filename).name} line {line}"
+
+
+def _own_frames(error: BaseException, package: str) -> list[tuple[FrameType, int]]:
     frames = list(traceback.walk_tb(error.__traceback__))
     of_cause = list(traceback.walk_tb(error.__cause__.__traceback__)) if error.__cause__ else []
-    own = [one for one in (*of_cause, *frames) if package_of(one[0].f_globals.get("__name__")) == package]
-    frame, line = (own or frames)[-1]
-    return f"{Path(frame.f_code.co_filename).name} line {line}"
+    return [one for one in (*of_cause, *frames) if package_of(one[0].f_globals.get("__name__")) == package]
+
+
+def is_raised_by(error: BaseException, package: str) -> bool:
+    """Whether a function of a user's package, or what it called, raised an error."""
+    return bool(_own_frames(error, package))
+
+
+@contextmanager
+def print_to_stderr(*, wanted: bool) -> Iterator[None]:
+    """Send what a user's code prints in the block to standard error, so that standard output holds JSON alone.
+
+    Args:
+        wanted: whether the command prints JSON.
+    """
+    with redirect_stdout(sys.stderr) if wanted else nullcontext():
+        yield
+
+
+def find_package(error: BaseException) -> str:
+    """Return the top-level package whose code raised an error; that of the last function in its traceback."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return package_of(frames[-1].f_globals.get("__name__")) if frames else ""
+
+
+def describe_sys_exit(error: SystemExit, package: str) -> str:
+    """Return what a user's code did, and what to do: ``called sys.exit(0) (bad.py line 3); remove that call``.
+
+    Args:
+        error: was raised by ``sys.exit`` and caught.
+        package: top-level package of the user, as for ``find_place``.
+    """
+    code = "" if error.code is None else repr(error.code)
+    return f"called sys.exit({code}) ({find_place(error, package)}); remove that call"
 
 
 def suggest(name: str, names: Iterable[str]) -> str:
@@ -99,14 +142,24 @@ def _load(target: str, label: str) -> Callable[..., Any]:
     module_name, _, attribute = target.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
-        # A user's module can raise any exception while it is imported.
-        reason = f"{type(error).__name__}: {error}"
-        raise UnknownNameError(
-            f"{label}: importing {module_name} failed with {reason}; "
-            "install the package where this program runs, or correct the name"
-        ) from error
+    except USER_ERRORS as error:
+        raise UnknownNameError(f"{label}: {_import_problem(error, module_name, attribute)}") from error
     return _get_callable(module, module_name, attribute, label)
+
+
+def _import_problem(error: BaseException, module: str, attribute: str) -> str:
+    """Return why a module cannot be imported, where, and what to do."""
+    if isinstance(error, SystemExit):
+        return f"importing {module} {describe_sys_exit(error, package_of(module))}"
+    text = error.msg if isinstance(error, SyntaxError) else error
+    reason = f"importing {module} failed with {type(error).__name__}: {text}"
+    missing = str(error.name) if isinstance(error, ModuleNotFoundError) else ""
+    if missing and f"{module}.".startswith(f"{missing}."):
+        file = module.removesuffix(".py")
+        advice = "install the package where this program runs, or correct the name"
+        return f"{reason}; {f'write {file}:{attribute}, without .py' if file != module else advice}"
+    advice = f"install {missing} where this program runs, or correct the module" if missing else "correct it"
+    return f"{reason} ({find_place(error, package_of(module))}); {advice}"
 
 
 def _get_callable(module: Any, module_name: str, attribute: str, label: str) -> Callable[..., Any]:

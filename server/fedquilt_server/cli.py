@@ -21,6 +21,7 @@ from fedquilt_common.process.file_limit import raise_file_limit
 from fedquilt_common.process.malloc import return_freed_memory
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.types import Assignments
+from fedquilt_common.user_imports import describe_sys_exit, print_to_stderr
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
 from fedquilt_common.wire.client_id import coordinator_client_id, keep_suffix
 from fedquilt_common.wire.mqtt import MqttTransport
@@ -33,7 +34,6 @@ from fedquilt_server.run_options import (
     CoordinatorBrokerOption,
     CoordinatorHostOption,
     CoordinatorInventoryOption,
-    CoordinatorLingerOption,
     CoordinatorPageOption,
     CoordinatorPatienceOption,
     CoordinatorPortOption,
@@ -42,6 +42,7 @@ from fedquilt_server.run_options import (
     ExperimentFile,
     JsonResult,
     KeepReplies,
+    LingerOption,
     Out,
     Set,
     print_control,
@@ -82,7 +83,7 @@ def coordinator(
     allow_host: AllowHost = None,
     page: CoordinatorPageOption = True,
     public_page: CoordinatorPublicPageOption = False,
-    linger: CoordinatorLingerOption = 0.0,
+    linger: LingerOption = 0.0,
     patience: CoordinatorPatienceOption = STALL_SECONDS,
     keep_replies: KeepReplies = False,
     tensorboard: TensorBoard = None,
@@ -109,7 +110,8 @@ def coordinator(
     pages = _serve_page(store, host, port, allow_host or (), access, requests, folder)
     with open_sinks(tensorboard, mlflow, loaded) as sinks, pages as url:
         progress = ProgressDisplay(url, loaded.rounds, shown_for, stop)
-        with progress, progress.follow(sinks.pass_on(lambda: store.current)):
+        shown = progress.follow(sinks.pass_on(lambda: store.current))
+        with print_to_stderr(wanted=json_), progress, shown:
             run = _load(loaded, folder, progress, url, resume=resume, keep_replies=keep_replies)
             if run.folder.closed:
                 show_finished(run, store)
@@ -151,6 +153,10 @@ def _run_coordinator(coordinator: Coordinator, store: StatusStore, stop: StopSig
         if isinstance(error, RunFailedError):
             _linger(linger, stop)
         raise
+    except SystemExit as error:
+        reason = f"the experiment's code {describe_sys_exit(error, '')}, and {RESUME}"
+        _end(run, store, Ending(status="failed", reason=reason, exit_code=RunFailedError.exit_code))
+        raise RunFailedError(reason) from error
     except Exception as error:
         _end(run, store, Ending(status="failed", reason=f"{type(error).__name__}: {error}", exit_code=1))
         raise

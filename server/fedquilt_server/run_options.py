@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -36,9 +37,22 @@ CoordinatorPublicPageOption = Annotated[
         help="Let everybody who reaches the page read it and download the model without the page's token.",
     ),
 ]
-CoordinatorLingerOption = Annotated[float, typer.Option(help="Seconds to keep the page after the run.")]
+
+
+def _check_finite(seconds: float) -> float:
+    if not math.isfinite(seconds):
+        raise typer.BadParameter(f"{seconds} is not a finite number of seconds; write one such as 60.")
+    return seconds
+
+
+LingerOption = Annotated[
+    float, typer.Option(min=0.0, callback=_check_finite, help="Seconds to keep the page after the run.")
+]
 CoordinatorPatienceOption = Annotated[
-    float, typer.Option(min=1.0, help="Seconds without progress after which failing clients end the run.")
+    float,
+    typer.Option(
+        min=1.0, callback=_check_finite, help="Seconds without progress after which failing clients end the run."
+    ),
 ]
 CoordinatorInventoryOption = Annotated[
     Path | None,

@@ -23,6 +23,7 @@ from fedquilt_server.run_options import (
     ExperimentFile,
     JsonResult,
     KeepReplies,
+    LingerOption,
     Out,
     Set,
     print_control,
@@ -64,7 +65,7 @@ def simulate(
     set_: Set = None,
     broker: Broker = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 chooses a free one.")] = 0,
-    linger: Annotated[float, typer.Option(help="Seconds to keep the page after the run.")] = 0.0,
+    linger: LingerOption = 0.0,
     keep_replies: KeepReplies = False,
     limits: Annotated[
         bool, typer.Option(help="Enforce fleet.N.memory and fleet.N.cpus, if you may create control groups.")

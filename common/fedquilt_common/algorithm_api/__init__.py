@@ -29,6 +29,7 @@ from fedquilt_common.algorithm_api.learner import (
     deepest_exit,
 )
 from fedquilt_common.algorithm_api.levels import find_level
+from fedquilt_common.algorithm_api.participation import participation_problem
 from fedquilt_common.algorithm_api.pooling import pooling_problem, reply_weight
 from fedquilt_common.algorithm_api.privacy import privacy_problem, private_passes
 from fedquilt_common.algorithm_api.records import Ask, Declaration, Reply, State, Task, declaration_of
@@ -42,7 +43,7 @@ __all__ = [
     "Algorithm", "Round", "advance_round", "advance_full_round",
     "Ask", "Task", "Reply", "State", "Declaration", "declaration_of",
     "privacy_problem", "private_passes", "pooling_problem", "reply_weight", "find_level",
-    "training_problem", "TrainingSettings",
+    "training_problem", "participation_problem", "TrainingSettings",
     "ServerContext", "ServerTools", "ClientContext",
     "Learner", "Loss", "Batch", "BatchLoss", "OutputViews", "Penalty", "deepest_exit",
     "TrainingPhase", "TrainingResult",

@@ -41,7 +41,7 @@ from fedquilt_common.algorithms.scaffold import Scaffold
 from fedquilt_common.algorithms.scalefl import ScaleFL
 from fedquilt_common.algorithms.weighted_fedavg import WeightedFedAvg
 from fedquilt_common.errors import ExperimentError, FedquiltError
-from fedquilt_common.user_imports import find_place, package_of, resolve
+from fedquilt_common.user_imports import USER_ERRORS, describe_sys_exit, find_place, package_of, resolve
 
 ALGORITHMS: dict[str, type[Any]] = {
     "fedavg": FedAvg,
@@ -112,7 +112,9 @@ def _make_own(name: str, fields: Mapping[str, Any], allowed: Collection[str]) ->
         return _make(kind, fields)
     except FedquiltError:
         raise
-    except Exception as error:  # it is a user's code
+    except USER_ERRORS as error:
+        if isinstance(error, SystemExit):
+            raise ExperimentError(f"algorithm '{name}': it {describe_sys_exit(error, package_of(name))}") from error
         given = ", ".join(f"algorithm.{key} = {value!r}" for key, value in fields.items()) or "no fields"
         raise ExperimentError(
             f"algorithm '{name}' cannot be made with {given}: {type(error).__name__}: {error} "

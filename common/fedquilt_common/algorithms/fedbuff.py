@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedquilt_common.aggregation.averages import mean
 from fedquilt_common.algorithm_api import Ask, ClientContext, Declaration, Reply, Round, ServerContext, State, Task
 from fedquilt_common.algorithms.fedavg import FedAvg
-from fedquilt_common.types import Arrays, ClientId
+from fedquilt_common.types import ClientId
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,14 @@ class FedBuff(FedAvg):
         if not 0 < self.server_lr < float("inf") or not 0 <= self.staleness < float("inf"):
             raise ValueError("server_lr must be a positive number, and staleness 0 or a positive number")
 
-    def init(self, model: Arrays, ctx: ServerContext) -> State:
-        if self.buffer is not None and self.buffer > ctx.per_round:
-            raise ValueError(
-                f"algorithm.buffer = {self.buffer}: participation.per_round = {ctx.per_round} clients train at once, "
-                "so that many updates never come together; lower it, or raise participation.per_round"
-            )
-        return State(model)
+    def participation_problem(self, per_round: int) -> str:
+        """Return that more updates make a step than clients train at once; empty if not."""
+        if self.buffer is None or self.buffer <= per_round:
+            return ""
+        return (
+            f"algorithm.buffer = {self.buffer}: only {per_round} clients train at once (participation.per_round), so "
+            f"{self.buffer} updates never come together; lower it, or raise participation.per_round"
+        )
 
     def round(self, state: State, ctx: ServerContext) -> Round:
         tasks = dict.fromkeys(choose_free(ctx), self.make_task(state, ctx))

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fedquilt_common.datasets.shard_files import DatasetForm, check_form
 from fedquilt_common.errors import DataUnavailableError, FedquiltError, PayloadError
 from fedquilt_common.types import Examples
-from fedquilt_common.user_imports import resolve
+from fedquilt_common.user_imports import USER_ERRORS, describe_sys_exit, package_of, resolve
 from fedquilt_common.wire.codec import FileArrays
 
 _LABEL: Final = re.compile(r"label(_\d+)?")
@@ -236,8 +236,11 @@ def _call_factory(source: str, allowed: Collection[str]) -> _OwnArrays:
         return _OwnArrays(np.asarray(x), np.asarray(y))
     except FedquiltError:
         raise
-    except Exception as error:
-        # A user's factory can raise any error, and return anything.
+    except USER_ERRORS as error:
+        if isinstance(error, SystemExit):
+            raise DataUnavailableError(
+                f"{source}: the function {describe_sys_exit(error, package_of(source))}"
+            ) from error
         raise DataUnavailableError(
             f"{source}: gives no arrays (x, y): {type(error).__name__}: {error}; correct the function"
         ) from error

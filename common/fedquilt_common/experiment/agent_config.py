@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
 
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment.section import Size
+from fedquilt_common.experiment.section import Size, plain_message
 from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.wire.message_base import MAX_CLIENTS, Name
 from fedquilt_common.wire.meter_topic import parse_meter_topic
@@ -19,6 +20,8 @@ from fedquilt_common.wire.meter_topic import parse_meter_topic
 FILES: Final = ("ca", "cert", "key", "state")
 """Keys whose value is a path; a relative path starts at the configuration file's folder."""
 
+_PASSWORD: Final = re.compile(r"(://[^:/@\s]*):[^@\s]*@")
+"""User and password in the URL of a broker."""
 IDLE_SECONDS: Final = 300.0
 """How long a training process may have no task before its agent ends it; the next task starts another one."""
 
@@ -79,7 +82,7 @@ class AgentConfig(BaseModel):
     @model_validator(mode="after")
     def _check_meters(self) -> AgentConfig:
         if self.power_command is not None and self.power_topic is not None:
-            raise ValueError("power-command and power-topic are both given; a board has one meter")
+            raise ValueError("--power-command and --power-topic are both given; remove one of the two")
         return self
 
 
@@ -118,11 +121,20 @@ def merge_config(model: type[_Config], command: str, config: Path | None, option
     try:
         return model.model_validate({**(read_agent_config(config) if config else {}), **options})
     except ValidationError as error:
-        mistakes = [f"{'.'.join(map(str, e['loc']))}: {e['msg']} (it is {e['input']!r})" for e in error.errors()]
+        mistakes = [describe_mistake(detail) for detail in error.errors()]
         missing = [e["loc"][0] for e in error.errors() if e["type"] == "missing"]
         if missing:
             mistakes = [f"--{name} is missing; give it as an option or in --config" for name in missing]
         raise ExperimentError(f"{command}: {'; '.join(mistakes)}") from None
+
+
+def describe_mistake(detail: ErrorDetails) -> str:
+    """Return one of pydantic's errors in our words; that of the whole configuration without its values."""
+    text = plain_message(detail)
+    if not detail["loc"]:
+        return text
+    line = f"{'.'.join(map(str, detail['loc']))}: {text} (it is {detail['input']!r})"
+    return _PASSWORD.sub(r"\1:***@", line)
 
 
 def parse_own_data(entries: Sequence[str]) -> dict[int, str]:

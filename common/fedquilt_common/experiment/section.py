@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -36,6 +36,11 @@ def validation_error(problems: Sequence[Problem]) -> ValidationError:
         kind = PydanticCustomError("contradiction", "{why}", {"why": problem.why})
         details.append({"type": kind, "loc": tuple(problem.path.split(".")), "input": problem.value})
     return ValidationError.from_exception_data("Experiment", details)
+
+
+def plain_message(detail: Mapping[str, Any]) -> str:
+    """Return the message of one of pydantic's errors, without pydantic's name for the kind of our own."""
+    return str(detail["msg"]).removeprefix("Value error, ")
 
 
 def _as_list(value: Any) -> Any:

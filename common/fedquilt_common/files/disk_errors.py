@@ -32,7 +32,16 @@ def report_disk_errors(folder: Path) -> Iterator[None]:
         if name not in _OF_THE_DISK:
             raise
         place = error.filename or folder
-        advice = _FAULTY if name in _OF_A_FAULTY_DISK else f"Free disk space in {folder} or make it writable"
+        advice = _advise(name, folder)
         raise RunFolderError(
             f"{place} cannot be used: {error.strerror}. {advice}, then run the same command again to resume"
         ) from error
+
+
+def _advise(name: str | None, folder: Path) -> str:
+    """Return what to do about an error, by its name in ``errno``."""
+    if name in _OF_A_FAULTY_DISK:
+        return _FAULTY
+    if name in ("ENOENT", "ENOTDIR"):
+        return f"Check the path: {folder} must be a folder that exists, and nothing may remove it during the run"
+    return f"Free disk space in {folder} or make it writable"

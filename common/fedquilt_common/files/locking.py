@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from fedquilt_common.errors import FolderInUseError
+from fedquilt_common.files.folders import create_folder
 
 WAIT_SECONDS: Final = 10.0
 """Seconds that a process which is shutting down may still hold its folder."""
@@ -33,12 +34,9 @@ def lock_folder(folder: Path, wait: float = WAIT_SECONDS, name: str = ".lock") -
         The open lock file. Closing it releases the lock; the system releases the lock of a dead process.
 
     Raises:
-        FolderInUseError: another process holds the lock after ``wait`` seconds, or ``folder`` is a file.
+        FolderInUseError: another process holds the lock after ``wait`` seconds, or ``folder`` or a parent is a file.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise FolderInUseError(f"{folder} is a file, not a folder: choose another folder") from None
+    create_folder(folder)
     file = (folder / name).open("a+")
     end = time.monotonic() + wait
     while True:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.errors import DataUnavailableError
+from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.learning_tasks.class_scores import clip_counts, count_classes, score_counts
 from fedquilt_common.learning_tasks.cross_entropy import bounded_sum, sum_cross_entropy
 from fedquilt_common.learning_tasks.learning_task import LearningTask, ScoreCounts
@@ -72,7 +72,7 @@ class Classification(LearningTask):
 
     def _check_outputs(self, outputs: Any, targets: Any) -> None:
         if tuple(outputs.shape) != (len(targets), self.classes):
-            raise DataUnavailableError(
+            raise ExperimentError(
                 f"the model's outputs have the shape {tuple(outputs.shape)}, but classification needs a logit for each "
                 f"sample and class, shape ({len(targets)}, {self.classes}); choose a model with as many outputs"
             )

@@ -83,7 +83,7 @@ class Detection(LearningTask):
     def count(self, outputs: NDArray[np.float32], targets: NDArray[Any]) -> ScoreCounts:
         """Return the numbers of ``objects``, ``found`` and ``hits``, by class and bin of the score."""
         if outputs.ndim != 3 or outputs.shape[2] != 4 + self.classes:
-            raise DataUnavailableError(
+            raise ExperimentError(
                 f"the model's outputs have the shape {outputs.shape}; in evaluation, a model for detection returns "
                 f"candidates of shape (n, candidates, {4 + self.classes})"
             )

@@ -85,7 +85,7 @@ class LearningTask(ABC):
             A scalar tensor that has a gradient, the mean over the batch.
 
         Raises:
-            DataUnavailableError: the model's outputs do not have the shape that the task requires.
+            ExperimentError: the model's outputs do not have the shape that the task requires.
         """
 
     @abstractmethod
@@ -100,7 +100,7 @@ class LearningTask(ABC):
             Finite sums in the shapes of ``count_shapes``.
 
         Raises:
-            DataUnavailableError: the model's outputs do not have the shape that the task requires.
+            ExperimentError: the model's outputs do not have the shape that the task requires.
         """
 
     @abstractmethod

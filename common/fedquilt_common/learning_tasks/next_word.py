@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.errors import DataUnavailableError
+from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.learning_tasks.cross_entropy import bounded_sum, sum_cross_entropy
 from fedquilt_common.learning_tasks.learning_task import LearningTask, ScoreCounts
 from fedquilt_common.learning_tasks.metrics import ACCURACY, LOSS, PERPLEXITY
@@ -107,12 +107,12 @@ def _align(outputs: Any, targets: Any) -> tuple[Any, Any]:
     """Return logits of shape (words predicted, words) and the words, of shape (words predicted,).
 
     Raises:
-        DataUnavailableError: the outputs are logits neither of each place nor of the last one.
+        ExperimentError: the outputs are logits neither of each place nor of the last one.
     """
     if outputs.ndim == 2 and len(outputs) == len(targets):
         return outputs, targets[:, -1]
     if outputs.ndim != 3 or tuple(outputs.shape[:2]) != tuple(targets.shape):
-        raise DataUnavailableError(
+        raise ExperimentError(
             f"the model's outputs have the shape {tuple(outputs.shape)}, but the next words {tuple(targets.shape)}; "
             "choose a model with logits at each place of a sequence, such as transformer with outputs: each"
         )

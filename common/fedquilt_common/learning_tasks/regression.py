@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.errors import DataUnavailableError
+from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.learning_tasks.learning_task import LearningTask, ScoreCounts
 from fedquilt_common.learning_tasks.metrics import LARGEST, LOSS, MAE, R2
 from fedquilt_common.types import Shapes
@@ -109,11 +109,11 @@ def match_shape(outputs: Any, targets: Any) -> Any:
         ``outputs`` in the shape (n, outputs), with its own dtype.
 
     Raises:
-        DataUnavailableError: the model has another number of outputs than the data set.
+        ExperimentError: the model has another number of outputs than the data set.
     """
     outputs = outputs.reshape(len(outputs), -1)
     if outputs.shape != targets.shape:
-        raise DataUnavailableError(
+        raise ExperimentError(
             f"the model has {outputs.shape[1]} outputs for a sample, but the data set has {targets.shape[1]} targets; "
             "choose a model with as many outputs"
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedquilt_common.errors import ExperimentError, FedquiltError
-from fedquilt_common.user_imports import resolve, suggest
+from fedquilt_common.user_imports import USER_ERRORS, describe_sys_exit, package_of, resolve, suggest
 
 if TYPE_CHECKING:
     from torch import nn
@@ -165,8 +165,11 @@ def _build(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any])
         module = factory(**arguments)
     except FedquiltError:
         raise
-    except Exception as error:
-        # A user's factory can raise any error.
+    except USER_ERRORS as error:
+        if isinstance(error, SystemExit):
+            raise ExperimentError(
+                f"model '{name}': its factory {describe_sys_exit(error, package_of(name))}"
+            ) from error
         raise ExperimentError(
             f"model: '{name}' cannot be built with {dict(arguments)}: {type(error).__name__}: {error}; "
             "correct its parameters, or choose another model for this data set"

@@ -14,6 +14,7 @@ from fedquilt_common.submodels.selection import prefix
 from fedquilt_common.tracing.outputs import example_batch
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import Blueprint
+from fedquilt_common.user_imports import USER_ERRORS
 
 _WIDTH: Final = 0.5
 
@@ -38,7 +39,7 @@ def check_cut(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray[A
                 module.train(training)(example_batch(x))
         except FedquiltError:
             raise
-        except Exception as error:  # a user's module can raise anything
+        except USER_ERRORS as error:  # a user's module can raise anything
             place = f" in or after '{entered[-1]}'" if entered else ""
             raise UncuttableModelError(
                 f"the model cannot be cut: a sub-model of half its channels does not run: {type(error).__name__}"

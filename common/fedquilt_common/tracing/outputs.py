@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.user_imports import USER_ERRORS, describe_sys_exit, package_of
 
 OutputForm = tuple[tuple[int, ...], ...]
 """Shape of each output without its first dimension, which runs over the samples."""
@@ -127,7 +128,10 @@ def warn_about_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: st
 def _run(module: nn.Module, x: NDArray[Any]) -> Any:
     try:
         return module(example_batch(x))
-    except Exception as error:  # a user's forward can raise anything
+    except USER_ERRORS as error:
+        package = package_of(type(module).__module__)
+        if isinstance(error, SystemExit):
+            raise ExperimentError(f"the model's forward {describe_sys_exit(error, package)}") from error
         raise ExperimentError(
             f"the model does not run on samples of shape {tuple(x.shape[1:])}: {type(error).__name__}: {error}; "
             "correct its forward or its parameters, or choose another model for this data set"

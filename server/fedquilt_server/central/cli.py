@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedquilt_common.experiment_file import load_experiment
+from fedquilt_common.user_imports import print_to_stderr
 from fedquilt_server.central.options import Epochs, Overrides, Threads
 from fedquilt_server.central.plan import CENTRAL
 from fedquilt_server.central.progress import train_in_folder
@@ -36,7 +37,8 @@ def central(
     """
     loaded = load_experiment(experiment, set_ or ())
     folder = out or Path("runs") / f"{loaded.name}-{CENTRAL}"
-    result = train_in_folder(loaded, epochs, folder, threads)
+    with print_to_stderr(wanted=json_):
+        result = train_in_folder(loaded, epochs, folder, threads)
     if result.status == "finished":
         if json_:
             typer.echo(result.model_dump_json(indent=2))

@@ -10,6 +10,7 @@ import typer
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.files.targets import refuse_folder
+from fedquilt_common.user_imports import print_to_stderr
 from fedquilt_server.central.options import Epochs, Overrides, Threads
 from fedquilt_server.status.units import percent
 
@@ -45,12 +46,13 @@ def noise_matrix(
     from fedquilt_server.central.noise_matrix import measure_confusions, read_trained, write_matrix
 
     refuse_folder(out, "--out")
-    if source.is_dir():
-        _refuse_for_folder(set_, epochs, run_folder)
-        experiment, model = read_trained(source)
-    else:
-        experiment, model = _train(source, set_ or [], epochs, run_folder, threads)
-    matrix = measure_confusions(experiment, model, split)
+    with print_to_stderr(wanted=json_):
+        if source.is_dir():
+            _refuse_for_folder(set_, epochs, run_folder)
+            experiment, model = read_trained(source)
+        else:
+            experiment, model = _train(source, set_ or [], epochs, run_folder, threads)
+        matrix = measure_confusions(experiment, model, split)
     rows = matrix.rows.tolist()
     write_matrix(out, rows)
     if json_:

@@ -6,9 +6,18 @@ import contextlib
 from pathlib import Path
 from typing import Final
 
-from fedquilt_common.errors import ExperimentError, FedquiltError, RunFolderError
+from fedquilt_common.errors import ExperimentError, FedquiltError, RunFailedError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.process.signals import StopSignal
+from fedquilt_common.training.out_of_memory import is_out_of_memory
+from fedquilt_common.user_imports import (
+    USER_ERRORS,
+    describe_sys_exit,
+    find_place,
+    is_raised_by,
+    is_user_import,
+    package_of,
+)
 from fedquilt_server.central.central_run import CentralRun, CentralStoppedError
 from fedquilt_server.central.plan import CENTRAL, CentralPlan, plan_central
 from fedquilt_server.lab.workbench import Workbench
@@ -19,6 +28,7 @@ from fedquilt_server.status.snapshot import RunPhase, StatusStore
 from fedquilt_server.status.terminal import ProgressDisplay
 
 _STOPPED: Final = "a signal stopped the training; run the same command again to resume"
+_AGAIN: Final = "run the same command again"
 _PHASES: Final[dict[RunStatus, RunPhase]] = {
     "running": "training", "finished": "finished", "failed": "failed", "stopped": "stopped",
 }  # fmt: skip
@@ -36,6 +46,7 @@ def train_in_folder(experiment: Experiment, epochs: int | None, folder: Path, th
     Raises:
         ExperimentError: the experiment trains nothing, or its data set does not suit it.
         RunFolderError: the folder holds another run, or is damaged or cannot be written.
+        RunFailedError: the training has diverged, or a user's model raised an error.
     """
     plan, stop = _make_plan(experiment, epochs), StopSignal()
     store = StatusStore()
@@ -78,12 +89,37 @@ def _execute(run: CentralRun, stop: StopSignal, store: StatusStore) -> None:
     except FedquiltError as error:
         _end_failed(run, str(error), error.exit_code)
         raise
-    except Exception as error:
-        _end_failed(run, f"{type(error).__name__}: {error}", 1)
-        raise
+    except USER_ERRORS as error:
+        problem = describe_model_error(error, run.plan.source.model.name, run.done + 1)
+        if not problem:
+            _end_failed(run, f"{type(error).__name__}: {error}", 1)
+            raise
+        _end_failed(run, problem, RunFailedError.exit_code)
+        raise RunFailedError(problem) from error
     finally:
         _show(run, store, _PHASES[run.ending.status])
     return None
+
+
+def describe_model_error(error: BaseException, model: str, round: int) -> str:
+    """Return what a user's model did wrong, where, and what to do; empty if the error is none of it.
+
+    Args:
+        error: was raised in training and caught.
+        model: its name in the experiment.
+        round: in which it was raised.
+    """
+    package = package_of(model)
+    if isinstance(error, SystemExit):
+        return f"the code of the model {model} {describe_sys_exit(error, package)}, and {_AGAIN}"
+    if not is_user_import(model) or is_out_of_memory(error):
+        return ""
+    raised = f"raised {type(error).__name__}: {error}"
+    if is_raised_by(error, package):
+        return f"the model {model} {raised} ({find_place(error, package)}) in round {round}; correct it, and {_AGAIN}"
+    if isinstance(error, OSError):
+        return ""
+    return f"training the model {model} {raised} in round {round}; correct the model, and {_AGAIN}"
 
 
 def _end_failed(run: CentralRun, reason: str, exit_code: int) -> None:

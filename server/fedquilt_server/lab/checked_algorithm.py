@@ -14,7 +14,7 @@ from fedquilt_common.algorithm_api.wrapper import AlgorithmWrapper
 from fedquilt_common.error_messages import RESUME
 from fedquilt_common.errors import AlgorithmError, FedquiltError
 from fedquilt_common.types import Arrays, ClientId
-from fedquilt_common.user_imports import find_place, package_of
+from fedquilt_common.user_imports import USER_ERRORS, describe_sys_exit, find_place, package_of
 from fedquilt_server.lab.seam_checks import (
     json_report,
     not_finite,
@@ -106,8 +106,10 @@ class CheckedAlgorithm(AlgorithmWrapper):
             return function(*args, **kwargs)
         except FedquiltError:
             raise
-        except Exception as error:
+        except USER_ERRORS as error:
             package = package_of(type(self.inner).__module__)
+            if isinstance(error, SystemExit):
+                raise AlgorithmError(f"{at}: the code {describe_sys_exit(error, package)}, and {RESUME}") from error
             if isinstance(error, OSError) and _is_ours(error, package):
                 raise
             log.exception("%s", at)

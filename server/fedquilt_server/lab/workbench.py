@@ -14,6 +14,7 @@ from fedquilt_common.algorithm_api import (
     State,
     declaration_of,
     find_level,
+    participation_problem,
     pooling_problem,
     training_problem,
 )
@@ -296,8 +297,10 @@ class Workbench(ExperimentTools):
             )
 
     def _check_trainings(self) -> None:
-        """Check that the training of every client suits the algorithm."""
+        """Check that the clients of a round, and the training of every client, suit the algorithm."""
         algorithm = self.algorithm()
+        if problem := participation_problem(algorithm, self.experiment.participation.per_round):
+            raise ExperimentError(problem)
         usual = training_problem(algorithm, self.experiment.training)
         for key, training in self.experiment.trainings():
             if problem := training_problem(algorithm, training):

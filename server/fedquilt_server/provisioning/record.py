@@ -12,6 +12,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedquilt_common.errors import ExperimentError, FederationError
+from fedquilt_common.experiment.section import plain_message
 from fedquilt_common.files.durable import write_durably
 from fedquilt_common.files.yaml_text import dump_yaml, load_yaml, read_text
 from fedquilt_common.wire.message_base import Name
@@ -160,7 +161,7 @@ def read_record(folder: Path) -> FederationRecord:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise FederationError(
-            f"{path}: {place}: {first['msg']}; correct it, or restore the file from a backup"
+            f"{path}: {place}: {plain_message(first)}; correct it, or restore the file from a backup"
         ) from None
 
 

@@ -13,8 +13,9 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
-from fedquilt_common.errors import RunFailedError
+from fedquilt_common.errors import ExperimentError, RunFailedError
 from fedquilt_common.process.signals import StopSignal
+from fedquilt_common.user_imports import print_to_stderr
 from fedquilt_server.replay.forecast import make_forecast, print_forecast
 from fedquilt_server.replay.recording import Recording, read_recording, read_run
 from fedquilt_server.replay.replay import ReplaySettings, replay_run
@@ -58,11 +59,14 @@ def replay(
     With --what-if, predict the times of its rounds with other settings instead.
     """
     if what_if:
+        if evaluate or retrain:
+            given = "--evaluate" if evaluate else "--retrain"
+            raise ExperimentError(f"{given} --what-if: a prediction trains no model; remove one of the two")
         return _predict(run, what_if, samples, seed, json_)
     stop = StopSignal()
     settings = ReplaySettings(workers or os.cpu_count() or 1, ReplayOptions(evaluate, retrain, threads), stop)
     try:
-        with _work_folder(out) as work:
+        with _work_folder(out) as work, print_to_stderr(wanted=json_):
             report = _replay(run, work, settings)
     except ReplayStoppedError:
         advice = "Run the same command again to continue" if out else "With --out, an interrupted replay can continue"

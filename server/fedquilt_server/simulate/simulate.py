@@ -113,7 +113,24 @@ def run_simulation(
         if not ended and not inspect_folder(plan.folder).finished:
             return None
         memory, restarts = children.memory(), children.restarts()
-    return SimulationResult(read_result(plan.folder), memory, restarts)
+    return SimulationResult(read_ended(plan), memory, restarts)
+
+
+def read_ended(plan: SimulationPlan) -> Result:
+    """Return the result of a run that is finished or was stopped; its coordinator ended with exit code 0.
+
+    Raises:
+        RunFailedError: it ended before its run, as when a user's code ends the process.
+    """
+    result = read_result(plan.folder)
+    if result.status in ("finished", "stopped"):  # somebody may stop it on its page
+        return result
+    error = RunFailedError(
+        f"the coordinator ended after round {len(result.rounds)} of {plan.experiment.rounds}, before its run was "
+        f"finished; read its log, {coordinator_spec(plan).log}, and run the same command again to resume"
+    )
+    record_ending(plan.folder, plan.experiment, Ending(status="failed", reason=str(error), exit_code=error.exit_code))
+    raise error
 
 
 def _start_all(

@@ -11,7 +11,9 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.experiment.section import plain_message
 from fedquilt_common.experiment.sections import Training
+from fedquilt_common.user_imports import print_to_stderr
 from fedquilt_server.tools.inspect_model import LEVELS, WIDTHS, inspect_model, print_report, read_options
 
 _OptionNumber = TypeVar("_OptionNumber", int, float)
@@ -50,15 +52,16 @@ def inspect_(
     """Report a model's channel groups, its parameters and operations at each width, and AdaptiveFL's model pool."""
     try:
         training = Training.model_validate({"batch": batch, "precision": precision, "momentum": 0.9})
-        options = read_options(name, params or [], shape, classes, tokens, training, private)
-        report = inspect_model(
-            options,
-            _read_numbers("--widths", widths, float, "1,0.5,0.25") if widths else WIDTHS,
-            _read_levels(levels) if levels else LEVELS,
-            _read_numbers("--starts", starts, int, "8,6,4") if starts else [],
-        )
+        with print_to_stderr(wanted=json_):
+            options = read_options(name, params or [], shape, classes, tokens, training, private)
+            report = inspect_model(
+                options,
+                _read_numbers("--widths", widths, float, "1,0.5,0.25") if widths else WIDTHS,
+                _read_levels(levels) if levels else LEVELS,
+                _read_numbers("--starts", starts, int, "8,6,4") if starts else [],
+            )
     except ValidationError as error:
-        raise ExperimentError(f"--precision {precision}: {error.errors()[0]['msg']}") from None
+        raise ExperimentError(f"--precision {precision}: {plain_message(error.errors()[0])}") from None
     except ValueError as error:
         raise ExperimentError(f"model inspect: {error}") from None
     if json_:

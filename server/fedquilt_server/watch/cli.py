@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import Annotated, Final
@@ -28,6 +29,8 @@ from fedquilt_server.watch.threaded import ThreadedSource
 app = typer.Typer(add_completion=False, no_args_is_help=False, pretty_exceptions_enable=False)
 STEP_SECONDS: Final = 0.25
 CLOCK_SECONDS: Final = 1.0
+_ADDRESS: Final = re.compile(r"\w+://|\[?[\w.:-]+\]?:\d+(/|$)")
+"""Start of a page's address: it has a scheme or a port."""
 PAGE_URL: Final = "http://127.0.0.1:8080/"
 PAGE_TOKEN: Final = "FEDQUILT_PAGE_TOKEN"  # noqa: S105 - the name of a variable
 
@@ -78,6 +81,10 @@ def _broker(url: str, federation: str, ca: str, cert: str, key: str) -> WatchSou
 def _page_or_folder(target: str, token: str, *, once: bool) -> WatchSource:
     if "://" not in target and Path(target or "/dev/null").is_dir():
         return ThreadedSource(folder_states(Path(target), token))
+    if target and not _ADDRESS.match(target):
+        raise ExperimentError(
+            f"{target}: there is no such folder, and it is no address of a page; write http://HOST:PORT or a run folder"
+        )
     return ThreadedSource(page_states(PageReader(target or PAGE_URL, token), once=once))
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.files.folders import create_folder
 from fedquilt_server.runs.page_address import TOKEN_FILE
 from fedquilt_server.web.addresses import is_loopback
 
@@ -108,12 +109,12 @@ def _given_token(host: str, *, public: bool) -> str:
 
 def _keep_token(path: Path) -> str:
     """Return the token in a file, which is made if it is missing."""
-    with report_disk_errors(path):
-        kept = path.read_text().strip() if path.exists() else ""
+    with report_disk_errors(path.parent):
+        kept = path.read_text().strip() if path.is_file() else ""
         if len(kept) >= SHORTEST_TOKEN:
             return kept
         made = secrets.token_urlsafe(18)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        create_folder(path.parent)
         path.touch(0o600)
         path.write_text(made + "\n")
         return made

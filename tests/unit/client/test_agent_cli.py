@@ -180,6 +180,23 @@ def test_agents_that_are_started_alike_have_slots(agent: Callable[..., AgentSett
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "broker: mqtt://u:SECRET@lab\nid: a\nclients: 0\npower-command: m\npower-topic: mqtt://lab/t",
+        "brokr: mqtt://u:SECRET@lab\nid: a\nclients: 0\nbroker: mqtt://lab",
+        "broker: [mqtt://u:SECRET@lab]\nid: a\nclients: 0",
+    ],
+)
+def test_a_mistake_prints_no_password(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text(text)
+    assert cli.run(["agent", "--config", str(file), "--state", str(tmp_path)]) == 4
+    error = capsys.readouterr().err
+    assert "SECRET" not in error
+    assert "PosixPath" not in error
+
+
+@pytest.mark.parametrize(
     ("options", "code", "words"),
     [
         (("--id", "pi"), 4, "--broker is missing"),
@@ -199,9 +216,10 @@ def test_agents_that_are_started_alike_have_slots(agent: Callable[..., AgentSett
         ((*NEEDED, "--config", "torn.yaml"), 4, "torn.yaml"),
         ((*NEEDED, "--clients", "0-999999"), 4, "at most"),
         ((*NEEDED, "--kind", "my board"), 4, "kind"),
-        ((*NEEDED, "--power-command", "meter 'of mine"), 4, "power_command: Value error, must be a program and its"),
+        ((*NEEDED, "--power-command", "meter 'of mine"), 4, "power_command: must be a program and its"),
         ((*NEEDED, "--power-topic", "plug/watts"), 4, "power-topic 'plug/watts' is not valid: write mqtt://"),
-        ((*NEEDED, "--power-topic", "mqtt://lab/t", "--power-command", "m"), 4, "a board has one meter"),
+        ((*NEEDED, "--power-topic", "mqtt://lab/t", "--power-command", "m"), 4,
+         "agent: --power-command and --power-topic are both given; remove one of the two\n"),
         ((*NEEDED, "--power-command", " "), 4, "must be a program and its arguments"),
         ((*NEEDED, "--data", "0"), 4, "write it as 3=/path/of/samples.csv"),
         ((*NEEDED, "--data", "5=unknown.yaml"), 4, "does not host client 5"),

@@ -246,6 +246,14 @@ def test_a_fault_in_the_program_is_told_and_the_process_goes_on(kit: Kit, capsys
     worker.do(job)
 
 
+def test_a_users_sys_exit_does_not_end_the_process(kit: Kit) -> None:
+    job = kit.job(kit.run(algorithm={"name": kit.package("leaving", "raise SystemExit(0)")}), allowed=["leaving"])
+    event = do(job)
+    assert event["event"] == "failed"
+    assert event["reason"].startswith("the experiment's code called sys.exit(0) (")
+    assert event["reason"].endswith("; remove that call")
+
+
 @pytest.mark.parametrize("kind", ["OSError", "ValueError"])
 def test_an_error_whose_text_is_not_in_utf_8_is_told(kit: Kit, kind: str) -> None:
     """As the name of a file may be."""

@@ -198,11 +198,27 @@ def test_a_half_that_is_not_installed_is_named(
 def test_however_a_command_ends_there_is_a_code(
     raised: BaseException, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def command(arguments: list[str]) -> None:
-        raise raised
-
-    monkeypatch.setattr(cli, "_dispatch", command)
+    monkeypatch.setattr(cli, "_dispatch", command_of("click.core", raised))
     assert cli.run(["demo"]) == code
+
+
+def command_of(module: str, raised: BaseException) -> Callable[[list[str]], None]:
+    """Return a command that a module ends."""
+    namespace: dict[str, Any] = {"__name__": module, "raised": raised}
+    exec(compile("def command(arguments):\n    raise raised", f"{module}.py", "exec"), namespace)  # noqa: S102 - it gives the function its module
+    command: Callable[[list[str]], None] = namespace["command"]
+    return command
+
+
+@pytest.mark.parametrize("code", [0, 3, None, "bye"])
+def test_a_users_code_does_not_end_a_command_as_if_it_had_succeeded(
+    code: int | str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "_dispatch", command_of("lab.nets", SystemExit(code)))
+    assert cli.run(["central"]) == 4
+    given = "" if code is None else repr(code)
+    place = "(lab.nets.py line 2)"
+    assert capsys.readouterr().err == f"fedquilt: the package lab called sys.exit({given}) {place}; remove that call\n"
 
 
 def test_exit_codes_are_those_of_the_table() -> None:

@@ -68,6 +68,40 @@ def test_whatever_a_users_module_raises_is_told(tmp_path: Path, monkeypatch: pyt
         resolve("broken_users_module:make", {}, "model", ["broken_users_module"])
 
 
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("import sys\n\nsys.exit(3)", "importing {} called sys.exit(3) ({}.py line 3); remove that call"),
+        ("x = 1\ndef make(:", "SyntaxError: invalid syntax ({}.py line 2); correct it"),
+        ("x = 1\nraise RuntimeError('boom')", "failed with RuntimeError: boom ({}.py line 2); correct it"),
+        ("import absent_package", "({}.py line 1); install absent_package where this program runs"),
+    ],
+)
+def test_an_error_at_import_has_its_place_and_advice_that_fits(
+    code: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    module = f"users_module_{abs(hash(request.node.name))}"
+    (tmp_path / f"{module}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UnknownNameError) as caught:
+        resolve(f"{module}:make", {}, "model", [module])
+    assert expected.replace("{}", module) in str(caught.value)
+
+
+def test_a_name_with_the_ending_of_a_file_is_corrected() -> None:
+    with pytest.raises(UnknownNameError, match=r"write colorsys:rgb_to_yiq, without \.py"):
+        resolve("colorsys.py:rgb_to_yiq", {}, "model", ["*"])
+
+
+def test_an_interrupt_while_a_module_is_imported_is_no_error_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "interrupted_users_module.py").write_text("raise KeyboardInterrupt")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        resolve("interrupted_users_module:make", {}, "model", ["*"])
+
+
 def test_suggest_lists_all_when_nothing_is_near() -> None:
     assert suggest("qqq", ["b", "a"]) == "choose one of: a, b"
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedquilt_common.algorithm_api import Ask, Reply, State
+from fedquilt_common.algorithm_api import Ask, Reply, State, participation_problem
 from fedquilt_common.algorithms.fedbuff import FedBuff
 from fedquilt_common.types import ExchangeId, Profile
 
@@ -65,8 +65,9 @@ def test_by_default_half_of_the_clients_make_a_step() -> None:
 
 
 def test_more_updates_than_clients_train_at_once_never_come() -> None:
-    with pytest.raises(ValueError, match=r"algorithm\.buffer = 5: participation\.per_round = 4"):
-        FedBuff(buffer=5).init(START.arrays, context(0))
+    problem = participation_problem(FedBuff(buffer=5), 4)
+    assert problem.startswith("algorithm.buffer = 5: only 4 clients train at once (participation.per_round)")
+    assert [participation_problem(FedBuff(buffer=buffer), 4) for buffer in (4, 1, None)] == ["", "", ""]
 
 
 def test_a_round_without_replies_changes_nothing() -> None:

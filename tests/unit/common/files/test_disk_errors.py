@@ -17,6 +17,8 @@ from fedquilt_common.files.disk_errors import report_disk_errors
     [
         (errno.ENOSPC, "Free disk space in"),
         (errno.EISDIR, "Free disk space in"),
+        (errno.ENOENT, "Check the path: "),
+        (errno.ENOTDIR, "Check the path: "),
         (errno.EIO, "Check that the disk is connected"),
         (errno.ESTALE, "Check that the disk is connected"),
         (errno.ENODEV, "Check that the disk is connected"),

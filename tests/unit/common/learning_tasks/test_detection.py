@@ -167,7 +167,7 @@ def test_boxes_that_cannot_be_are_refused(row: tuple[float, ...]) -> None:
 def test_a_model_without_a_loss_or_with_other_outputs_is_refused() -> None:
     with pytest.raises(ExperimentError, match="no method training_loss"):
         ONE.loss(None, None)
-    with pytest.raises(DataUnavailableError, match=r"candidates of shape \(n, candidates, 5\)"):
+    with pytest.raises(ExperimentError, match=r"candidates of shape \(n, candidates, 5\)"):
         ONE.count(np.zeros((1, 3, 6), np.float32), labels())
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedquilt_common.errors import DataUnavailableError, UnknownNameError
+from fedquilt_common.errors import DataUnavailableError, ExperimentError, UnknownNameError
 from fedquilt_common.learning_tasks import (
     LEARNING_TASKS,
     Classification,
@@ -152,9 +152,9 @@ def test_outputs_that_are_no_logits_of_the_classes_are_refused(shape: tuple[int,
     import torch
 
     y = np.array([0, 1, 2, 1])
-    with pytest.raises(DataUnavailableError, match=r"classification needs a logit .* shape \(4, 3\)"):
+    with pytest.raises(ExperimentError, match=r"classification needs a logit .* shape \(4, 3\)"):
         Classification(3).count(np.zeros(shape, np.float32), y)
-    with pytest.raises(DataUnavailableError, match="choose a model with as many outputs"):
+    with pytest.raises(ExperimentError, match="choose a model with as many outputs"):
         Classification(3).loss(torch.zeros(shape), torch.tensor(y))
 
 

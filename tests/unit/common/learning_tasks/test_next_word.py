@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fedquilt_common.errors import DataUnavailableError
+from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.learning_tasks import NextWord
 
 TASK = NextWord(4)
@@ -48,7 +48,7 @@ def test_a_batch_of_padding_has_a_loss_of_zero() -> None:
 
 
 def test_a_model_with_other_outputs_is_refused_with_advice() -> None:
-    with pytest.raises(DataUnavailableError, match=r"shape \(2, 4\), but the next words \(3, 3\); .* outputs: each"):
+    with pytest.raises(ExperimentError, match=r"shape \(2, 4\), but the next words \(3, 3\); .* outputs: each"):
         TASK.count(LOGITS[:2, -1], TASK.targets(Y))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ from torch import nn
 from fedquilt_common.errors import ExperimentError, ForbiddenImportError, UnknownNameError
 from fedquilt_common.models import MODELS, build_model
 from fedquilt_common.tracing.building import build_to_load
+from fedquilt_common.tracing.outputs import check_outputs
 
 pytestmark = pytest.mark.usefixtures("plain_convolutions")
 
@@ -97,6 +99,15 @@ def nothing(input_shape, classes):
     return 3
 def broken(input_shape, classes):
     raise RuntimeError("no luck")
+def leaves(input_shape, classes):
+    raise SystemExit(0)
+def interrupted(input_shape, classes):
+    raise KeyboardInterrupt
+class LeavesForward(nn.Module):
+    def __init__(self, input_shape, classes):
+        super().__init__()
+    def forward(self, x):
+        raise SystemExit(2)
 """
 
 
@@ -123,11 +134,23 @@ def test_own_factory(own: str) -> None:
         ("linear", {"gain": "x"}, "cannot be built"),
         ("nothing", {}, "returned a int; it must return a torch.nn.Module"),
         ("broken", {}, "RuntimeError: no luck"),
+        ("leaves", {}, r"^model '\w+:leaves': its factory called sys.exit\(0\) \(\w+.py line 13\); remove that call$"),
     ],
 )
 def test_own_factory_that_fails(own: str, factory: str, params: dict[str, Any], expected: str) -> None:
     with pytest.raises(ExperimentError, match=expected):
         build_model(f"{own}:{factory}", params, (4,), 2, [own])()
+
+
+def test_an_interrupted_factory_is_interrupted(own: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build_model(f"{own}:interrupted", {}, (4,), 2, [own])()
+
+
+def test_a_forward_that_leaves_the_program_is_an_error(own: str) -> None:
+    build = build_model(f"{own}:LeavesForward", {}, (4,), 2, [own])
+    with pytest.raises(ExperimentError, match=r"forward called sys.exit\(2\) \(\w+.py line 20\); remove that call"):
+        check_outputs(build, np.zeros((2, 4), np.float32), "model")
 
 
 def test_unknown_model() -> None:

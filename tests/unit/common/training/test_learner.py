@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedquilt_common.errors import DataUnavailableError, PayloadError, TrainingDivergedError
+from fedquilt_common.errors import DataUnavailableError, ExperimentError, PayloadError, TrainingDivergedError
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.learning_tasks import Classification, LearningTask, Regression
 from fedquilt_common.training.learner import TorchLearner
@@ -299,7 +299,7 @@ def test_r2_and_its_degenerate_case() -> None:
 
 def test_wrong_number_of_outputs_is_no_broadcast() -> None:
     one = learner(lambda: nn.Linear(4, 3), Regression())
-    with pytest.raises(DataUnavailableError, match="3 outputs for a sample, but the data set has 1 target"):
+    with pytest.raises(ExperimentError, match="3 outputs for a sample, but the data set has 1 target"):
         one.train(one.init(0), Examples(np.ones((4, 4), np.float32), np.ones(4)), seed=0)
 
 

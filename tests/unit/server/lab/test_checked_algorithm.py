@@ -32,7 +32,7 @@ class Own(FedAvg):
 
     yields: Any = None
     returns: Any = field(default_factory=lambda: State(MODEL))
-    raises: Exception | None = None
+    raises: BaseException | None = None
     first: Any = field(default_factory=lambda: State(MODEL))
     late: bool = False
 
@@ -185,6 +185,16 @@ def test_an_error_names_its_place(error: Exception, late: bool, caplog: pytest.L
     assert re.match(f"{place}{kind}: ", text)
     assert text.endswith("The full traceback is in runs/x/logs/coordinator.log")
     assert "Traceback (most recent call last)" in caplog.text
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before its yield", "after it"])
+def test_a_sys_exit_is_an_error_with_its_place(late: bool) -> None:
+    text = failure(Own({}, raises=SystemExit(0), late=late))
+    assert re.match(
+        r"lab\.bad:Bad\.round, round 2: the code called sys\.exit\(0\) \(test_checked_algorithm\.py line \d+\); "
+        "remove that call, and run the same command again",
+        text,
+    )
 
 
 def test_an_error_in_init_and_evaluate_names_its_place() -> None:
