@@ -370,7 +370,7 @@ def test_page_fits_the_screen(browser: Any, first: str) -> None:
                 visit.page.screenshot(path=Path(folder) / f"{look}.png", full_page=True, animations="disabled")
 
 
-@pytest.mark.parametrize(("boards", "most"), [(100, 2000), (40, 1800)])
+@pytest.mark.parametrize(("boards", "most"), [(100, 2050), (40, 1850)])
 def test_many_boards_make_no_long_page(browser: Any, boards: int, most: int) -> None:
     with visit_page(browser, running(boards)) as visit:
         visit.wait_points("loss-chart", 20)

@@ -51,8 +51,9 @@ def test_the_label_of_a_colour_bar_fits_a_small_chart(draw: Any, names: list[str
     layers = [LayerCoverage(name=name, counts=[1, 2], latest=[1, 1], boards={"pi": 1.0}) for name in names]
     figure = draw(Coverage(rounds=1, layers=layers))
     canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    label = figure.axes[1].yaxis.label.get_window_extent(canvas.get_renderer())
+    canvas.draw()  # type: ignore[no-untyped-call]
+    renderer = canvas.get_renderer()  # type: ignore[no-untyped-call]
+    label = figure.axes[1].yaxis.label.get_window_extent(renderer)
     assert 0 <= label.y0 < label.y1 <= figure.bbox.height
 
 
