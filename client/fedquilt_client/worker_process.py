@@ -18,6 +18,8 @@ from fedquilt_common.process.forked import FORK_SERVER, WORKER_NAME, ForkedProce
 from fedquilt_common.training_jobs import worker_command, worker_environment
 
 log = logging.getLogger(__name__)
+WRITER: Final = "training-process-writer"
+"""Name of the thread that writes to a training process."""
 LONG_LINE: Final = 16 * 1024
 """Characters from which on a line may not fit into a pipe, beside others that wait in it."""
 
@@ -70,15 +72,16 @@ class WorkerProcess:
             return
         if self._unwritten is None:
             self._unwritten = queue.SimpleQueue()
-            threading.Thread(target=self._write_all, args=(self._unwritten,), daemon=True).start()
+            threading.Thread(target=self._write_all, args=(self._unwritten,), name=WRITER, daemon=True).start()
         self._unwritten.put(line)
 
     def _write_all(self, lines: queue.SimpleQueue[str | None]) -> None:
         while (line := lines.get()) is not None:
             self._write_now(line)
+        self._close_now()
 
     def _write_now(self, line: str) -> None:
-        with contextlib.suppress(BrokenPipeError, ValueError):  # it has died, and ``close`` may have closed the pipe
+        with contextlib.suppress(BrokenPipeError):
             self._stdin.write(line + "\n")
             self._stdin.flush()
 
@@ -99,8 +102,12 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Close the pipe to a process that has ended."""
-        if self._unwritten is not None:
-            self._unwritten.put(None)
+        if self._unwritten is None:
+            self._close_now()
+        else:
+            self._unwritten.put(None)  # only the thread that writes may close what it writes to
+
+    def _close_now(self) -> None:
         with contextlib.suppress(BrokenPipeError):
             self._stdin.close()
 

@@ -12,8 +12,8 @@ import importlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -44,14 +44,19 @@ def find_place(error: BaseException, package: str) -> str:
     """
     if isinstance(error, SyntaxError) and str(error.filename).endswith(".py"):
         return f"{Path(str(error.filename)).name} line {error.lineno}"
-    frame, line = (_own_frames(error, package) or list(traceback.walk_tb(error.__traceback__)))[-1]
+    frame, line = (_own_frames(error, package) or _frames(error))[-1]
     return f"{Path(frame.f_code.co_filename).name} line {line}"
 
 
 def _own_frames(error: BaseException, package: str) -> list[tuple[FrameType, int]]:
-    frames = list(traceback.walk_tb(error.__traceback__))
-    of_cause = list(traceback.walk_tb(error.__cause__.__traceback__)) if error.__cause__ else []
-    return [one for one in (*of_cause, *frames) if package_of(one[0].f_globals.get("__name__")) == package]
+    of_cause = _frames(error.__cause__) if error.__cause__ else []
+    return [one for one in (*of_cause, *_frames(error)) if package_of(one[0].f_globals.get("__name__")) == package]
+
+
+def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
+    """Return the frames of a traceback with their lines, without that of ``exit`` and ``quit`` themselves."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return [one for one in frames if one[0].f_globals.get("__name__") != "_sitebuiltins"]
 
 
 def is_raised_by(error: BaseException, package: str) -> bool:
@@ -59,21 +64,19 @@ def is_raised_by(error: BaseException, package: str) -> bool:
     return bool(_own_frames(error, package))
 
 
-@contextmanager
-def print_to_stderr(*, wanted: bool) -> Iterator[None]:
-    """Send what a user's code prints in the block to standard error, so that standard output holds JSON alone.
+def print_to_stderr(*, wanted: bool) -> AbstractContextManager[object]:
+    """Send what a user's code prints in a ``with`` block to standard error, so that standard output holds JSON alone.
 
     Args:
         wanted: whether the command prints JSON.
     """
-    with redirect_stdout(sys.stderr) if wanted else nullcontext():
-        yield
+    return redirect_stdout(sys.stderr) if wanted else nullcontext()
 
 
 def find_package(error: BaseException) -> str:
     """Return the top-level package whose code raised an error; that of the last function in its traceback."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return package_of(frames[-1].f_globals.get("__name__")) if frames else ""
+    frames = _frames(error)
+    return package_of(frames[-1][0].f_globals.get("__name__")) if frames else ""
 
 
 def describe_sys_exit(error: SystemExit, package: str) -> str:

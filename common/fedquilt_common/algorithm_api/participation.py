@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def participation_problem(algorithm: object, per_round: int) -> str:
-    """Return why an algorithm cannot work with so many clients a round; empty if it can.
+    """Return why the number of clients in a round does not suit an algorithm; empty if it does.
 
     Args:
         algorithm: its optional method ``participation_problem`` takes the number, and returns ``<key> = <value>:

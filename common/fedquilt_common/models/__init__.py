@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from fedquilt_common.errors import ExperimentError, FedquiltError
 from fedquilt_common.user_imports import USER_ERRORS, describe_sys_exit, package_of, resolve, suggest
@@ -86,6 +86,13 @@ def advise_against_batch_norm(name: str, key: str = "model") -> str:
     return "Choose a model without batch norm, such as image-cnn"
 
 
+_NORM_LAYERS: Final = {
+    "static": "fedquilt_common.models.static_norm.StaticBatchNorm",
+    "batch": "nn.BatchNorm2d",
+    "group": "nn.GroupNorm",
+}
+
+
 def warn_about_running_norm(name: str, norm: str, *, measures_norms: bool = True) -> str:
     """Return the warning that a model's batch norm does not suit sub-models.
 
@@ -95,13 +102,10 @@ def warn_about_running_norm(name: str, norm: str, *, measures_norms: bool = True
         measures_norms: the algorithm measures the statistics of static norms.
     """
     other = "static" if measures_norms else "group"
-    own = "fedquilt_common.models.static_norm.StaticBatchNorm" if measures_norms else "nn.GroupNorm"
-    choose = f"use {own} in its place"
-    if has_param(name, "norm"):
-        choose = f"set model.norm to {other}, as in model: {{name: {name}, norm: {other}}}"
     return (
         f"model.name = {name}: its {norm} averages statistics of sub-models of different widths, which fit none of "
-        f"them, so accuracy may be lower than with {other} norms; {choose} (docs/slicing.md)"
+        f"them, so accuracy may be lower than with {other} norms; {_advise_norms(name, 'model', other)} "
+        "(docs/slicing.md)"
     )
 
 
@@ -114,14 +118,19 @@ def warn_about_static_norm(name: str, algorithm: str, key: str, *, averages_sub_
         key: of the experiment file that names the model.
         averages_sub_models: the algorithm averages sub-models, which running averages do not suit either.
     """
-    choices = "group" if averages_sub_models else "batch or group"
-    choose = f"use {'nn.GroupNorm' if averages_sub_models else 'nn.BatchNorm2d or nn.GroupNorm'} in its place"
-    if has_param(name, "norm"):
-        choose = f"set {key}.norm to {choices}, as in model: {{name: {name}, norm: {choices.split()[0]}}}"
+    others = ["group"] if averages_sub_models else ["batch", "group"]
     return (
         f"{key}.name = {name}: '{algorithm}' never measures the statistics of its StaticBatchNorm, so evaluations "
-        f"normalise by the batches of test samples, and scores depend on the samples' order; {choose} (docs/slicing.md)"
+        "normalise by the batches of test samples, and scores depend on the samples' order; "
+        f"{_advise_norms(name, key, *others)} (docs/slicing.md)"
     )
+
+
+def _advise_norms(name: str, key: str, *norms: str) -> str:
+    """Return how a model gets one of these norms; arguments as ``warn_about_static_norm``."""
+    if has_param(name, "norm"):
+        return f"set {key}.norm to {' or '.join(norms)}, as in model: {{name: {name}, norm: {norms[0]}}}"
+    return f"use {' or '.join(_NORM_LAYERS[norm] for norm in norms)} in its place"
 
 
 def has_param(name: str, key: str) -> bool:

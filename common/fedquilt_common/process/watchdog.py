@@ -57,7 +57,10 @@ def measure_own_time() -> Callable[[], float]:
 
     They stay the same while the thread waits, and grow while it works, however long that takes. So the watchdog tells
     a thread that hangs from one that adds up large replies. It takes a thread that loops for ever for one that works.
+    Always 0 where the system has no such clock, as macOS, which has no systemd either.
     """
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return lambda: 0.0
     clock = time.pthread_getcpuclockid(threading.get_ident())
     return lambda: time.clock_gettime(clock)
 

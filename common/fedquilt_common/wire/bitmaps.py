@@ -25,16 +25,20 @@ class ChunkSet:
         """Add the chunk ``index``."""
         self._bits[index // 8] |= 1 << (index % 8)
 
+    def __bytes__(self) -> bytes:
+        """The bitmap."""
+        return bytes(self._bits)
+
     def __contains__(self, index: int) -> bool:
         return bool(self._bits[index // 8] >> (index % 8) & 1)
 
 
 def encode_bitmap(indices: set[int] | list[int], count: int) -> str:
     """Base64 of a bitmap of ``count`` bits with the bits ``indices`` set."""
-    bits = bytearray((count + 7) // 8)
+    chunks = ChunkSet(count)
     for index in indices:
-        bits[index // 8] |= 1 << (index % 8)
-    return b64encode(bits).decode()
+        chunks.add(index)
+    return b64encode(bytes(chunks)).decode()
 
 
 def decode_bitmap(bitmap: str, count: int) -> list[int]:

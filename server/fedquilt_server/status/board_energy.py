@@ -80,4 +80,6 @@ class BoardEnergy:
     def _counted_part(self, after: float, until: float) -> float:
         """Return which part of the time from ``after`` to ``until`` counts, from 0 to 1."""
         since = self._since or 0.0
-        return 1.0 if after >= since else max(0.0, until - since) / max(until - after, 1e-9)
+        if after >= since:
+            return 1.0
+        return (until - since) / (until - after) if until > since else 0.0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from fedquilt_client.worker_process import LONG_LINE, WorkerProcess
+from fedquilt_client.worker_process import LONG_LINE, WRITER, WorkerProcess
 
 
 @pytest.fixture
@@ -39,6 +40,9 @@ def test_a_long_line_does_not_wait_for_the_process_and_lines_keep_their_order(
 def test_a_process_that_dies_with_a_long_line_in_its_pipe_leaves_no_writer(process: tuple[WorkerProcess, int]) -> None:
     made, reading = process
     made.write("x" * 64 * LONG_LINE)
+    writers = [thread for thread in threading.enumerate() if thread.name == WRITER]
+    assert len(writers) == 1
     os.close(reading)
     made.close()
-    made.write("later")
+    writers[0].join(20)
+    assert not writers[0].is_alive()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -204,10 +205,12 @@ def test_however_a_command_ends_there_is_a_code(
 
 def command_of(module: str, raised: BaseException) -> Callable[[list[str]], None]:
     """Return a command that a module ends."""
-    namespace: dict[str, Any] = {"__name__": module, "raised": raised}
-    exec(compile("def command(arguments):\n    raise raised", f"{module}.py", "exec"), namespace)  # noqa: S102 - it gives the function its module
-    command: Callable[[list[str]], None] = namespace["command"]
-    return command
+
+    def command(arguments: list[str], error: BaseException = raised) -> None:
+        raise error
+
+    code = command.__code__.replace(co_filename=f"{module}.py", co_firstlineno=1)
+    return FunctionType(code, {"__name__": module}, argdefs=command.__defaults__)
 
 
 @pytest.mark.parametrize("code", [0, 3, None, "bye"])
