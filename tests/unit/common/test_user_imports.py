@@ -72,6 +72,7 @@ def test_whatever_a_users_module_raises_is_told(tmp_path: Path, monkeypatch: pyt
     ("code", "expected"),
     [
         ("import sys\n\nsys.exit(3)", "importing {} called sys.exit(3) ({}.py line 3); remove that call"),
+        ("\nexit('no')", "importing {} called sys.exit('no') ({}.py line 2); remove that call"),
         ("x = 1\ndef make(:", "SyntaxError: invalid syntax ({}.py line 2); correct it"),
         ("x = 1\nraise RuntimeError('boom')", "failed with RuntimeError: boom ({}.py line 2); correct it"),
         ("import absent_package", "({}.py line 1); install absent_package where this program runs"),
