@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from fedquilt_client.board_inboxes import BoardInboxes
 from fedquilt_client.downloads import Downloads
@@ -18,6 +17,7 @@ from fedquilt_client.records import StoredReply, StoredSum
 from fedquilt_client.relay import LeavingTime, Relay, UploadOptions
 from fedquilt_client.site_boards import MissingReplies, SiteBoards
 from fedquilt_client.site_intake import NoRoomError, SiteIntake
+from fedquilt_client.site_replies import Settlement, SiteReplies, TakenReply
 from fedquilt_client.store import RunStore
 from fedquilt_client.sum_pools import can_be_summed
 from fedquilt_client.tasks import OpenTask, TaskId, has_same_tasks, open_tasks, read_experiment
@@ -31,31 +31,12 @@ from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Address, Topics
 from fedquilt_common.wire.transport import MqttMessage, Transport
 
-if TYPE_CHECKING:
-    from fedquilt_client.site_checks import ReplyFacts
-
 log = logging.getLogger(__name__)
 
 _MARGIN, _SHARE = 2.5, 0.1
 """Half of the time that an agent leaves, so that the sums of boards still reach that of their site."""
 MOST_REFUSED: Final = 1000
 """Refused replies of a board in one exchange; what it sends after that is not looked at."""
-PAST_KEPT: Final = 10_000
-"""Limit of the outcomes of earlier exchanges that are remembered, for boards that ask late."""
-
-
-@dataclass(frozen=True)
-class _Settlement:
-    """What became of a reply: the outcome of the members of a sum, and of a single reply."""
-
-    outcome: Outcome
-    reason: str
-    members: tuple[int, ...] = ()
-
-    @property
-    def again(self) -> Outcome:
-        """The outcome that a board gets that asks again."""
-        return "duplicate" if self.outcome == "accepted" else self.outcome
 
 
 class SiteRun:
@@ -95,12 +76,7 @@ class SiteRun:
         self._inboxes = BoardInboxes(transport, topics, store.run.run)
         self._may_go_back = True
         self._tasks: dict[tuple[int, ExchangeId], OpenTask] = {}
-        self._held: dict[str, StoredReply] = {}
-        self._outcomes: dict[str, tuple[StoredReply, _Settlement]] = {}
-        self._past: dict[str, _Settlement] = {}
-        self._digests: dict[TaskId, str] = {}
-        self._answers: dict[str, list[TaskId]] = {}
-        self._facts: dict[str, ReplyFacts] = {}
+        self._replies = SiteReplies(store)
         self._unanswered: dict[str, list[StoredReply]] = {}
         self._refused: Counter[str] = Counter()
 
@@ -139,15 +115,13 @@ class SiteRun:
 
     def _leave_behind(self, tasks: set[TaskId]) -> None:
         """Report the replies as late whose tasks are over, and forget what became of all others."""
-        over = [reply for reply in self._held.values() if (reply.client, reply.task) not in tasks]
-        for reply in over:
-            self._settle(reply, "late", f"round {reply.round}, exchange {reply.exchange} is closed", reply.covers)
-        past = {**self._past, **{digest: known for digest, (_, known) in self._outcomes.items()}}
-        self._past = dict(list(past.items())[-PAST_KEPT:])
-        self._held, self._outcomes, self._digests, self._answers = {}, {}, {}, {}
+        for reply in self._replies.unsettled:
+            if (reply.client, reply.task) not in tasks:
+                reason = f"round {reply.round}, exchange {reply.exchange} is closed"
+                self._settle(reply, "late", reason, reply.covers)
+        stored = (self._stored(task) for task in self._tasks.values())
+        self._replies.leave_behind({reply.digest for reply in stored if reply is not None})
         self._refused.clear()
-        kept = {stored.digest for task in self._tasks.values() if (stored := self._stored(task)) is not None}
-        self._facts = {digest: facts for digest, facts in self._facts.items() if digest in kept}
 
     def meet(self, clients: Iterable[int]) -> None:
         """Take the replies of clients whose board has appeared since the manifest."""
@@ -166,23 +140,16 @@ class SiteRun:
         """Send what an earlier process, or an earlier manifest, has left."""
         for task in list(tasks):
             stored = self._stored(task)
-            if stored is not None and stored.digest not in self._held and task.id not in self._digests:
-                self._send(self._look_up(stored, task), task, intact=False)
+            if stored is not None and self._replies.find_answer(task.id) is None:
+                self._send(self._inspect(stored, task), task, intact=False)
 
     def _stored(self, task: OpenTask) -> StoredReply | None:
         return self.store.reply(task.client, *task.message.id, task.fingerprint)
 
-    def _look_up(self, stored: StoredReply, task: OpenTask) -> StoredReply:
+    def _inspect(self, stored: StoredReply, task: OpenTask) -> StoredReply:
         """Return a stored reply with its clients, if it is a sum."""
-        from fedquilt_client.site_checks import inspect_file  # an idle relay needs no numpy
-
-        if (facts := self._facts.get(stored.digest)) is None:
-            path, exchange = self.store.blob(stored).path, task.message.id
-            facts = inspect_file(path, self.store.run.run, task, lambda client: self._tasks.get((client, exchange)))
-            self._facts[stored.digest] = facts
-            if facts.problem:
-                log.warning("client %d, round %d: its reply travels alone: %s", task.client, exchange[0], facts.problem)
-        return replace(stored, clients=facts.members)
+        exchange = task.message.id
+        return self._replies.inspect(stored, task, lambda client: self._tasks.get((client, exchange)))
 
     # -- replies of the boards -----------------------------------------------------------------
 
@@ -213,11 +180,10 @@ class SiteRun:
         if (reason := self._boards.refusal(address.agent, address.client)) != "":
             raise NotTakenError("rejected", reason, final=False)
         is_last = header.index == header.count - 1
-        if header.digest in self._held or header.digest in self._outcomes:
-            return self._answer_probe(address, header.digest) if is_last else None
+        if (taken := self._replies.find(header.digest)) is not None:
+            return self._answer_probe(address, taken) if is_last else None
         task = self._open_task(address, header.digest)
-        if task.id in self._digests:
-            self._refuse_another(self._digests[task.id])
+        self._refuse_another(task)
         if self._refused[address.agent] >= MOST_REFUSED:
             raise NotTakenError("rejected", f"{MOST_REFUSED} replies of {address.agent} were refused", final=True)
         blob = self._intake.take(address, header, payload, task)
@@ -237,28 +203,33 @@ class SiteRun:
         task = self._tasks.get((address.client, exchange))
         if task is not None:
             return task
-        if digest in self._past:
-            raise NotTakenError(self._past[digest].again, self._past[digest].reason, final=True)
+        if (past := self._replies.find_past(digest)) is not None:
+            raise NotTakenError(past.again, past.reason, final=True)
         if self.round is not None and exchange < self.round.id:
             raise NotTakenError("late", f"round {address.round}, exchange {address.exchange} is closed", final=True)
         raise NotTakenError(
             "rejected", f"the relay has no task of client {address.client} in round {address.round}", final=False
         )
 
-    def _refuse_another(self, digest: str) -> None:
-        """Refuse a reply to a task that another one answers."""
-        if digest in self._outcomes:
+    def _refuse_another(self, task: OpenTask) -> None:
+        """Refuse a reply to a task that another one answers.
+
+        Raises:
+            NotTakenError: one does.
+        """
+        taken = self._replies.find_answer(task.id)
+        if taken is not None and taken.settlement is not None:
             raise NotTakenError("duplicate", "a reply of this client has been counted", final=True)
-        raise NotTakenError("rejected", "another reply of this client is on its way", final=False)
+        if taken is not None:
+            raise NotTakenError("rejected", "another reply of this client is on its way", final=False)
 
     def _accept(self, address: Address, task: OpenTask, stored: StoredReply) -> None:
         """Add a reply up or send it, if it speaks for clients of its board only."""
-        reply = self._look_up(stored, task)
+        reply = self._inspect(stored, task)
         foreign = [client for client in reply.covers if self._boards.host_of(client) != address.agent]
-        taken = [client for client in reply.covers if self._task_of(client, task) in self._digests]
+        taken = [client for client in reply.covers if self._replies.find_answer(self._task_of(client, task))]
         if foreign or taken:
-            self.store.forget(stored)
-            del self._facts[stored.digest]
+            self._replies.discard(reply)
             self._refused[address.agent] += 1
             reason = f"agent {address.agent} does not host them" if foreign else "a reply of them is on its way"
             self._inboxes.settle(address.agent, reply, "rejected", reason, foreign or taken)
@@ -267,12 +238,11 @@ class SiteRun:
             self._let_go_on(address.agent, reply)
 
     def _send(self, reply: StoredReply, task: OpenTask, *, intact: bool) -> None:
-        self._held[reply.digest] = reply
-        answered = self._answers[reply.digest] = [self._task_of(client, task) for client in reply.covers]
-        self._digests |= dict.fromkeys(answered, reply.digest)
+        answered = [self._task_of(client, task) for client in reply.covers]
+        self._replies.take(reply, answered)
         for one in answered:
             self.given_up.discard(one)
-        offer = self._uploads.offer if self._facts[reply.digest].summable else self._uploads.offer_alone
+        offer = self._uploads.offer if self._replies.is_summable(reply) else self._uploads.offer_alone
         offer(reply, intact=intact)
 
     def _task_of(self, client: int, task: OpenTask) -> TaskId:
@@ -284,17 +254,21 @@ class SiteRun:
         """Let a board send more: it sends some replies only, before it waits for their receipts."""
         if reply.is_sum:
             return
-        waiting = [other for other in self._unanswered.get(board, ()) if other.digest in self._held]
+        waiting = [other for other in self._unanswered.get(board, ()) if self._is_unsettled(other)]
         waiting.append(reply)
         self._unanswered[board] = waiting
         if len(waiting) >= TOGETHER - 1 or sum(one.size for one in waiting) + reply.size > TOGETHER_BYTES:
             self._postpone(board, waiting)
             self._unanswered[board] = []
 
+    def _is_unsettled(self, reply: StoredReply) -> bool:
+        taken = self._replies.find(reply.digest)
+        return taken is not None and taken.settlement is None
+
     def _postpone(self, board: str, replies: Iterable[StoredReply]) -> None:
         """Answer replies for which there is no receipt yet, if their board has others to send meanwhile."""
         own = (task for task in self._tasks.values() if self._boards.host_of(task.client) == board)
-        if any(task.id not in self._digests for task in own):
+        if any(self._replies.find_answer(task.id) is None for task in own):
             for reply in replies:
                 self._inboxes.postpone(board, reply, "the relay of the site has it, and waits for the coordinator")
 
@@ -302,7 +276,9 @@ class SiteRun:
         """Wait no more for the reply of a client that has failed."""
         task = self._tasks.get((failure.client, (failure.round, failure.exchange)))
         hosted = self._boards.host_of(failure.client) == failure.agent
-        if task is not None and hosted and failure.run == self.store.run.run and task.id not in self._digests:
+        if task is None or self._replies.find_answer(task.id) is not None:
+            return
+        if hosted and failure.run == self.store.run.run:
             self.given_up.add(task.id)
             self._uploads.advance()
 
@@ -330,39 +306,26 @@ class SiteRun:
 
     def _settle(self, reply: StoredReply, outcome: Outcome, reason: str, members: Iterable[int]) -> None:
         """Pass an outcome on to the board, which sends those members of a sum again that it does not name."""
-        self._held.pop(reply.digest, None)
-        result = _Settlement(outcome, reason, tuple(members))
-        self._outcomes[reply.digest] = reply, result
+        result = Settlement(outcome, reason, tuple(members))
         board = self._boards.host_of(reply.client)
         if board is not None:
             self._inboxes.settle(board, reply, outcome, reason, result.members)
-        counts = outcome in ("accepted", "duplicate")
-        counted = set(result.members if reply.is_sum else reply.covers) if counts else set[int]()
-        if not counted.issuperset(reply.covers):
+        if not result.counted(reply).issuperset(reply.covers):
             self._refused[board or ""] += 1
-            self._forget(reply, counted)
+        self._replies.settle(reply, result)
 
-    def _forget(self, reply: StoredReply, counted: Container[int] = ()) -> None:
-        """Make room for other replies of the clients that do not count with this one."""
-        self._facts.pop(reply.digest, None)
-        for task in self._answers.pop(reply.digest, ()):
-            if task[0] not in counted:
-                self._digests.pop(task, None)
-        self.store.forget(reply)
-
-    def _answer_probe(self, address: Address, digest: str) -> None:
+    def _answer_probe(self, address: Address, taken: TakenReply) -> None:
         """Answer a board that asks for the receipt of a reply that the relay has, or had."""
-        if digest in self._held:
-            reply = self._held[digest]  # the board of a sum would give it up
-            return None if reply.is_sum else self._postpone(address.agent, [reply])
-        reply, known = self._outcomes[digest]
-        return self._inboxes.settle(address.agent, reply, known.again, known.reason, known.members)
+        reply, known = taken.reply, taken.settlement
+        if known is not None:
+            self._inboxes.settle(address.agent, reply, known.again, known.reason, known.members)
+        elif not reply.is_sum:  # the board of a sum would give it up
+            self._postpone(address.agent, [reply])
 
     def _replace(self, reply: StoredReply) -> None:
         """Ask the board for a reply whose copy is damaged."""
         log.warning("client %d, round %d: its reply on disk is damaged", reply.client, reply.round)
-        self._held.pop(reply.digest, None)
-        self._forget(reply)
+        self._replies.discard(reply)
         board = self._boards.host_of(reply.client)
         if board is not None:
             self._inboxes.postpone(board, reply, "the relay's copy of it is damaged", damaged=True)
