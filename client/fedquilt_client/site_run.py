@@ -13,6 +13,7 @@ from typing import Final
 
 from fedquilt_client.board_inboxes import BoardInboxes
 from fedquilt_client.downloads import Downloads
+from fedquilt_client.latest_manifest import LatestManifest
 from fedquilt_client.records import StoredReply, StoredSum
 from fedquilt_client.relay import LeavingTime, Relay, UploadOptions
 from fedquilt_client.site_boards import MissingReplies, SiteBoards
@@ -20,7 +21,7 @@ from fedquilt_client.site_intake import NoRoomError, SiteIntake
 from fedquilt_client.site_replies import Settlement, SiteReplies, TakenReply
 from fedquilt_client.store import RunStore
 from fedquilt_client.sum_pools import can_be_summed
-from fedquilt_client.tasks import OpenTask, TaskId, has_same_tasks, open_tasks, read_experiment
+from fedquilt_client.tasks import OpenTask, TaskId, open_tasks, read_experiment
 from fedquilt_client.uploads import TOGETHER, TOGETHER_BYTES
 from fedquilt_common.errors import DamagedTransferError, ProtocolError
 from fedquilt_common.types import ExchangeId
@@ -50,7 +51,6 @@ class SiteRun:
         topics: of the federation.
 
     Attributes:
-        round: the latest manifest.
         given_up: tasks to which no reply will come.
 
     Raises:
@@ -60,7 +60,6 @@ class SiteRun:
     def __init__(self, name: str, store: RunStore, boards: SiteBoards, transport: Transport, topics: Topics) -> None:
         experiment = read_experiment(store.run)
         self.store = store
-        self.round: RoundMessage | None = None
         self.given_up = MissingReplies(boards)
         self._boards = boards
         self._downloads = Downloads(store, transport, topics, experiment.speedup)
@@ -74,11 +73,16 @@ class SiteRun:
         )
         self._intake = SiteIntake(store)
         self._inboxes = BoardInboxes(transport, topics, store.run.run)
-        self._may_go_back = True
+        self._manifest = LatestManifest()
         self._tasks: dict[tuple[int, ExchangeId], OpenTask] = {}
         self._replies = SiteReplies(store)
         self._unanswered: dict[str, list[StoredReply]] = {}
         self._refused: Counter[str] = Counter()
+
+    @property
+    def round(self) -> RoundMessage | None:
+        """The latest manifest; None before the first."""
+        return self._manifest.message
 
     def close(self) -> None:
         """Unsubscribe from the run's topics."""
@@ -93,13 +97,11 @@ class SiteRun:
             message: the manifest.
             retained: the broker had stored it, so the coordinator may have published newer messages before.
         """
-        if self.round is not None and message.round < self.round.round and not self._may_go_back:
+        if not self._manifest.take(message, retained=retained):
             return
-        self._may_go_back = self._may_go_back and retained
-        before, self.round = self.round, message
         self._tasks = {(task.client, task.message.id): task for task in open_tasks(message, self._boards.clients)}
         tasks = {task.id for task in self._tasks.values()}
-        if before is None or not has_same_tasks(before, message):
+        if self._manifest.has_new_tasks:
             self._fetch_bases()
             self._intake.keep(tasks)
         self.given_up.clear()
@@ -349,7 +351,7 @@ class SiteRun:
 
     def greet_coordinator(self) -> None:
         """Ask a coordinator that has restarted for missing receipts, and follow it if it goes back."""
-        self._may_go_back = True
+        self._manifest.may_go_back = True
         self._uploads.probe_now()
 
     def repair(self) -> None:
