@@ -345,7 +345,7 @@ class Relay(Uploads):
             return reply
         if reply is not None:
             self._settle(*found, receipt)
-        elif not receipt.damaged:
+        elif not (receipt.damaged or receipt.members):  # who names the members has the sum, and waits
             self._count_postponed(*found, receipt.digest)
         return reply
 

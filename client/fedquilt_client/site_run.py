@@ -254,8 +254,6 @@ class SiteRun:
 
     def _let_go_on(self, board: str, reply: StoredReply) -> None:
         """Let a board send more: it sends some replies only, before it waits for their receipts."""
-        if reply.is_sum:
-            return
         waiting = [other for other in self._unanswered.get(board, ()) if self._is_unsettled(other)]
         waiting.append(reply)
         self._unanswered[board] = waiting
@@ -321,7 +319,7 @@ class SiteRun:
         reply, known = taken.reply, taken.settlement
         if known is not None:
             self._inboxes.settle(address.agent, reply, known.again, known.reason, known.members)
-        elif not reply.is_sum:  # the board of a sum would give it up
+        else:
             self._postpone(address.agent, [reply])
 
     def _replace(self, reply: StoredReply) -> None:

@@ -153,6 +153,7 @@ class ReceiptMessage(WireMessage):
         final: False if the same reply may be accepted later; keep it and offer it again.
         others: replies with the same outcome; an earlier version, which ignores them, asks for their receipts.
         members: for a partial sum, the clients that have the outcome; those that are not named are not settled by it.
+            If it is not final, the relay of a site names the members of a sum that it has and that waits for others.
     """
 
     type: Literal["receipt"] = "receipt"
