@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fedquilt_common.wire.messages import AgentPresence
-from fedquilt_server.coordinator.flood_guard import (
+from fedquilt_common.flood_control.flood_guard import (
     BURST,
     CONTROL_UNITS,
     FIRST_MUTE,
@@ -20,6 +19,7 @@ from fedquilt_server.coordinator.flood_guard import (
     chunk_units,
     control_units,
 )
+from fedquilt_common.wire.messages import AgentPresence
 
 CHUNK = 256 * 1024
 
