@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from fedquilt_client.records import StoredReply
 from fedquilt_client.store import RunStore
 from fedquilt_client.tasks import OpenTask, TaskId
+from fedquilt_client.uploads import LAST_PROBE_SECONDS, SHORTEST_PROBE_SECONDS
 from fedquilt_common.wire.messages import Outcome
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PAST_KEPT: Final = 10_000
-"""Limit of the outcomes of earlier exchanges that are remembered, for boards that ask late."""
+OUTCOMES_KEPT: Final = 10_000
+"""Limit of the outcomes of earlier exchanges that are remembered, for boards that ask late, and of refusals in this."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,22 @@ class TakenReply:
         reply: the file on the relay's disk, with its clients if it is a sum.
         tasks: those that it answers, one of each of its clients.
         settlement: what became of it; None while the coordinator has not decided.
+        probe_at: monotonic time in seconds from which its board may ask for the receipt again.
+        pause: seconds from then until the next time.
     """
 
     reply: StoredReply
     tasks: Sequence[TaskId] = ()
     settlement: Settlement | None = None
+    probe_at: float = 0.0
+    pause: float = SHORTEST_PROBE_SECONDS
+
+    def take_probe(self, now: float) -> bool:
+        """Return whether the board asks no more often than agents do, whose pauses double."""
+        if now < self.probe_at:
+            return False
+        self.probe_at, self.pause = now + self.pause, min(2 * self.pause, LAST_PROBE_SECONDS)
+        return True
 
 
 class SiteReplies:
@@ -69,6 +81,7 @@ class SiteReplies:
         self._answers: dict[TaskId, TakenReply] = {}
         self._facts: dict[str, ReplyFacts] = {}
         self._past: dict[str, Settlement] = {}
+        self._refusals = 0
 
     @property
     def unsettled(self) -> list[StoredReply]:
@@ -119,8 +132,12 @@ class SiteReplies:
         taken = self._taken.setdefault(reply.digest, TakenReply(reply))
         taken.settlement = settlement
         counted = settlement.counted(reply)
-        if not counted.issuperset(reply.covers):
-            self._make_room(taken, counted)
+        if counted.issuperset(reply.covers):
+            return
+        self._make_room(taken, counted)
+        self._refusals += 1
+        if self._refusals > OUTCOMES_KEPT and not counted:
+            del self._taken[reply.digest]
 
     def discard(self, reply: StoredReply) -> None:
         """Forget a reply that never counts, as if it had not come."""
@@ -140,6 +157,6 @@ class SiteReplies:
             kept: digests of the replies on the disk that answer its tasks, too.
         """
         settled = {digest: taken.settlement for digest, taken in self._taken.items() if taken.settlement is not None}
-        self._past = dict(list({**self._past, **settled}.items())[-PAST_KEPT:])
-        self._taken, self._answers = {}, {}
+        self._past = dict(list({**self._past, **settled}.items())[-OUTCOMES_KEPT:])
+        self._taken, self._answers, self._refusals = {}, {}, 0
         self._facts = {digest: facts for digest, facts in self._facts.items() if digest in kept}

@@ -7,10 +7,10 @@ board keeps its reply until then, so whatever the relay loses comes again.
 from __future__ import annotations
 
 import logging
-from collections import Counter
+import time
 from collections.abc import Iterable, Mapping
-from typing import Final
 
+from fedquilt_client.board_costs import BoardCosts
 from fedquilt_client.board_inboxes import BoardInboxes
 from fedquilt_client.downloads import Downloads
 from fedquilt_client.latest_manifest import LatestManifest
@@ -24,6 +24,7 @@ from fedquilt_client.sum_pools import can_be_summed
 from fedquilt_client.tasks import OpenTask, TaskId, open_tasks, read_experiment
 from fedquilt_client.uploads import TOGETHER, TOGETHER_BYTES
 from fedquilt_common.errors import DamagedTransferError, ProtocolError
+from fedquilt_common.flood_control.admission import Admission
 from fedquilt_common.types import ExchangeId
 from fedquilt_common.wire.chunks import ChunkHeader
 from fedquilt_common.wire.messages import FailedMessage, MissingMessage, Outcome, ReceiptMessage
@@ -36,8 +37,6 @@ log = logging.getLogger(__name__)
 
 _MARGIN, _SHARE = 2.5, 0.1
 """Half of the time that an agent leaves, so that the sums of boards still reach that of their site."""
-MOST_REFUSED: Final = 1000
-"""Refused replies of a board in one exchange; what it sends after that is not looked at."""
 
 
 class SiteRun:
@@ -49,6 +48,7 @@ class SiteRun:
         boards: those behind the site.
         transport: the connection to the site's broker.
         topics: of the federation.
+        admission: charges the boards for their messages.
 
     Attributes:
         given_up: tasks to which no reply will come.
@@ -57,7 +57,15 @@ class SiteRun:
         PayloadError: the experiment is not valid for this version of fedquilt.
     """
 
-    def __init__(self, name: str, store: RunStore, boards: SiteBoards, transport: Transport, topics: Topics) -> None:
+    def __init__(
+        self,
+        name: str,
+        store: RunStore,
+        boards: SiteBoards,
+        transport: Transport,
+        topics: Topics,
+        admission: Admission,
+    ) -> None:
         experiment = read_experiment(store.run)
         self.store = store
         self.given_up = MissingReplies(boards)
@@ -77,7 +85,7 @@ class SiteRun:
         self._tasks: dict[tuple[int, ExchangeId], OpenTask] = {}
         self._replies = SiteReplies(store)
         self._unanswered: dict[str, list[StoredReply]] = {}
-        self._refused: Counter[str] = Counter()
+        self._costs = BoardCosts(boards, admission, experiment)
 
     @property
     def round(self) -> RoundMessage | None:
@@ -107,6 +115,7 @@ class SiteRun:
         self.given_up.clear()
         self._uploads.review(lambda reply: (reply.client, reply.task) in tasks)
         self._leave_behind(tasks)
+        self._costs.open(message)
         self._take_up(self._tasks.values())
 
     def _fetch_bases(self) -> None:
@@ -123,10 +132,10 @@ class SiteRun:
                 self._settle(reply, "late", reason, reply.covers)
         stored = (self._stored(task) for task in self._tasks.values())
         self._replies.leave_behind({reply.digest for reply in stored if reply is not None})
-        self._refused.clear()
 
-    def meet(self, clients: Iterable[int]) -> None:
+    def meet(self, board: str, clients: Iterable[int]) -> None:
         """Take the replies of clients whose board has appeared since the manifest."""
+        self._costs.make_room(board)
         new = list(clients)
         if self.round is None or not new:
             return
@@ -162,16 +171,22 @@ class SiteRun:
             ProtocolError: the message is not a chunk.
         """
         header = ChunkHeader.decode(message.header)
+        self._costs.spend(address, len(message.payload))
         try:
             self._take_chunk(address, header, message.payload)
         except NotTakenError as refusal:
             if header.index == header.count - 1:  # once per transfer, not once per chunk
-                self._inboxes.answer(address, header.digest, refusal.outcome, str(refusal), final=refusal.final)
+                self._refuse(address, header.digest, refusal.outcome, str(refusal), final=refusal.final)
         except DamagedTransferError as error:
-            self._inboxes.answer(address, header.digest, "rejected", str(error), damaged=True, final=False)
+            self._refuse(address, header.digest, "rejected", str(error), damaged=True, final=False)
         except (NoRoomError, ProtocolError) as error:
             log.warning("the reply of client %d from %s: %s", address.client, address.agent, error)
-            self._inboxes.answer(address, header.digest, "rejected", str(error), final=False)
+            self._refuse(address, header.digest, "rejected", str(error), final=False)
+
+    def _refuse(self, address: Address, digest: str, outcome: Outcome, reason: str, **fields: bool) -> None:
+        """Answer and charge a transfer that does not count, or not yet."""
+        self._inboxes.answer(address, digest, outcome, reason, **fields)
+        self._costs.refuse(address, digest)
 
     def invite(self, replies: Mapping[str, Address]) -> None:
         """Ask boards for replies, by digest, that arrived too early to be taken."""
@@ -186,8 +201,6 @@ class SiteRun:
             return self._answer_probe(address, taken) if is_last else None
         task = self._open_task(address, header.digest)
         self._refuse_another(task)
-        if self._refused[address.agent] >= MOST_REFUSED:
-            raise NotTakenError("rejected", f"{MOST_REFUSED} replies of {address.agent} were refused", final=True)
         blob = self._intake.take(address, header, payload, task)
         if blob is not None:
             self._accept(address, task, self._intake.commit(blob, task))
@@ -232,10 +245,11 @@ class SiteRun:
         taken = [client for client in reply.covers if self._replies.find_answer(self._task_of(client, task))]
         if foreign or taken:
             self._replies.discard(reply)
-            self._refused[address.agent] += 1
+            self._costs.refuse(address, reply.digest)
             reason = f"agent {address.agent} does not host them" if foreign else "a reply of them is on its way"
             self._inboxes.settle(address.agent, reply, "rejected", reason, foreign or taken)
         else:
+            self._costs.refund(address)
             self._send(reply, task, intact=True)
             self._let_go_on(address.agent, reply)
 
@@ -310,8 +324,8 @@ class SiteRun:
         board = self._boards.host_of(reply.client)
         if board is not None:
             self._inboxes.settle(board, reply, outcome, reason, result.members)
-        if not result.counted(reply).issuperset(reply.covers):
-            self._refused[board or ""] += 1
+            if not result.counted(reply).issuperset(reply.covers):
+                self._costs.refuse_taken(board, reply)
         self._replies.settle(reply, result)
 
     def _answer_probe(self, address: Address, taken: TakenReply) -> None:
@@ -320,6 +334,8 @@ class SiteRun:
         if known is not None:
             self._inboxes.settle(address.agent, reply, known.again, known.reason, known.members)
         else:
+            if taken.take_probe(time.monotonic()):
+                self._costs.refund(address)
             self._postpone(address.agent, [reply])
 
     def _replace(self, reply: StoredReply) -> None:
