@@ -222,7 +222,8 @@ class NoticeMessage(WireMessage):
 
     Attributes:
         kind: ``out-of-memory`` (a training process ran out of memory; the board trains smaller sub-models from now
-            on) or ``worker-restarted`` (a training process died and was started again).
+            on), ``worker-restarted`` (a training process died and was started again) or ``muted`` (the relay of a site
+            ignores a board that floods for a while).
         text: what happened, for people.
         run: the run in which it happened; null: in no run.
         client: the client whose training it concerns; null: none.
