@@ -64,3 +64,14 @@ def test_a_board_sends_its_second_sum_while_the_relay_waits_for_another_board(
         now += 60
         bench.relay.advance()
     assert not bench.relay.busy
+
+
+def test_a_sum_that_was_postponed_is_settled_at_once(bench: RelayBench) -> None:
+    """Its other members travel again now, and not when the board would have asked again."""
+    bench.open()
+    bench.offer(range(5))
+    sent = bench.line.sent[-1:]
+    bench.answer("rejected", range(5), final=False, reason="the relay of the site has it")
+    bench.line.sent = sent
+    bench.answer("duplicate", [1])
+    assert bench.take() == [[0, 2, 3, 4]]
