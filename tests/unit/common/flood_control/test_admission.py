@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import pytest
-from tests.support.door import TOPICS, Door, message, presence
+from tests.support.door import CHUNK, TOPICS, Door, message, presence
+from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
-from fedquilt_common.flood_control.admission import UNKNOWN
+from fedquilt_common.flood_control.admission import UNKNOWN, Admission
 from fedquilt_common.flood_control.flood_guard import FIRST_MUTE, STRANGERS, Mute
+from fedquilt_common.wire.topics import RELAYED
 
 
 @pytest.fixture
@@ -73,3 +76,13 @@ def test_a_charge_without_an_agent_opens_no_account(door: Door) -> None:
     for _ in range(1000):
         door.admission.charge(UNKNOWN, 10.0)
     assert door.mutes == [Mute(STRANGERS, FIRST_MUTE)]
+
+
+def test_what_a_relay_publishes_and_receives_itself_costs_nothing(door: Door) -> None:
+    relay = Admission(MemoryTransport(MemoryBroker(), "relay", lambda _: None), TOPICS, door.guard, RELAYED, "relay")
+    numbers = itertools.count()
+    while not (mutes := list(relay.advance())):
+        relay.admits(presence(f"pi-{next(numbers)}"))
+        assert relay.admits(message(TOPICS.reply_chunk("relay", 0, 1, 0, 0), bytes(CHUNK)))
+    assert mutes == [Mute(STRANGERS, FIRST_MUTE)]
+    assert relay.admits(message(TOPICS.inbox("relay")))

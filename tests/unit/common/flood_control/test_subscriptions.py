@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
 from fedquilt_common.flood_control.subscriptions import Subscriptions
-from fedquilt_common.wire.topics import Topics
-from fedquilt_common.wire.transport import MqttMessage
+from fedquilt_common.wire.topics import RELAYED, Topics
+from fedquilt_common.wire.transport import MqttMessage, Transport
 
 TOPICS = Topics("lab")
 
@@ -128,3 +131,11 @@ def test_the_next_process_drops_what_the_session_has_of_the_last(side: Side) -> 
     side.subscriptions.inherit(["a", "b", "noisy"])
     assert side.filters == {*TOPICS.coordinator_filters(), *TOPICS.filters("sites")}
     assert side.receives("noisy") == ALL
+
+
+def test_what_names_agents_comes_first_and_their_replies_last() -> None:
+    """A relay that restarts must have its boards before the manifest, and the manifest before replies."""
+    order: list[str] = []
+    transport = cast(Transport, SimpleNamespace(subscribe=order.extend, unsubscribe=lambda _: None))
+    Subscriptions(transport, TOPICS, RELAYED).renew([TOPICS.round])
+    assert order == [*TOPICS.filters("presence", "telemetry"), TOPICS.round, *TOPICS.filters("replies")]
