@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OUTCOMES_KEPT: Final = 10_000
-"""Limit of the outcomes of earlier exchanges that are remembered, for boards that ask late, and of refusals in this."""
+PAST_KEPT: Final = 10_000
+"""Limit of the outcomes of earlier exchanges that are remembered, for boards that ask late."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,6 @@ class SiteReplies:
         self._answers: dict[TaskId, TakenReply] = {}
         self._facts: dict[str, ReplyFacts] = {}
         self._past: dict[str, Settlement] = {}
-        self._refusals = 0
 
     @property
     def unsettled(self) -> list[StoredReply]:
@@ -132,12 +131,8 @@ class SiteReplies:
         taken = self._taken.setdefault(reply.digest, TakenReply(reply))
         taken.settlement = settlement
         counted = settlement.counted(reply)
-        if counted.issuperset(reply.covers):
-            return
-        self._make_room(taken, counted)
-        self._refusals += 1
-        if self._refusals > OUTCOMES_KEPT and not counted:
-            del self._taken[reply.digest]
+        if not counted.issuperset(reply.covers):
+            self._make_room(taken, counted)
 
     def discard(self, reply: StoredReply) -> None:
         """Forget a reply that never counts, as if it had not come."""
@@ -157,6 +152,6 @@ class SiteReplies:
             kept: digests of the replies on the disk that answer its tasks, too.
         """
         settled = {digest: taken.settlement for digest, taken in self._taken.items() if taken.settlement is not None}
-        self._past = dict(list({**self._past, **settled}.items())[-OUTCOMES_KEPT:])
-        self._taken, self._answers, self._refusals = {}, {}, 0
+        self._past = dict(list({**self._past, **settled}.items())[-PAST_KEPT:])
+        self._taken, self._answers = {}, {}
         self._facts = {digest: facts for digest, facts in self._facts.items() if digest in kept}
