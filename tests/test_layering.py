@@ -146,6 +146,7 @@ COMMON = {
     "downloads": "errors files",
     "wire": "errors files process types",
     "experiment": "errors files types wire",
+    "flood_control": "types wire",
     "submodels": "errors types wire",
     "privacy": "algorithm_api errors experiment files types",
     "learning_tasks": "errors types",

@@ -46,8 +46,11 @@ class BoardInboxes:
         self._send(board, reply, outcome, reason, members=sorted(members))
 
     def postpone(self, board: str, reply: StoredReply, reason: str, *, damaged: bool = False) -> None:
-        """Ask a board to offer a reply again later; if it is damaged, to send it again at once."""
-        self._send(board, reply, "rejected", reason, damaged=damaged, final=False)
+        """Ask a board to offer a reply again later; if it is damaged, to send it again at once.
+
+        The members of a sum are named, so that the board does not take it apart.
+        """
+        self._send(board, reply, "rejected", reason, damaged=damaged, final=False, members=sorted(reply.clients))
 
     def request_missing(self, address: Address, assembly: Assembly) -> None:
         """Ask a board for the chunks of a reply that have not arrived."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedquilt_client.downloads import Downloads
+from fedquilt_client.latest_manifest import LatestManifest
 from fedquilt_client.records import JointReply, StoredReply, name_reply
 from fedquilt_client.sample_supply import SampleSupply
 from fedquilt_client.store import Drafts, RunStore, discard_drafts
@@ -34,26 +35,28 @@ class CurrentRun:
         apart: tasks that get jobs of their own, because a joint job with them failed or its sum was refused.
         damages: how often a patch on disk was damaged since the last manifest, by digest.
         damaged_clients: clients whose private memory, or the record of it, was damaged at their last task.
-        may_go_back: the coordinator may have restarted since its last manifest, so the next one may be of an earlier
-            round. A manifest that the broker retained may be older than the restart, so it leaves this as it is.
     """
 
     store: RunStore
     downloads: Downloads
     uploads: Uploads
     samples: SampleSupply
-    round: RoundMessage | None = None
+    manifest: LatestManifest = field(default_factory=LatestManifest)
     given_up: dict[TaskId, str] = field(default_factory=dict)
     declined: set[TaskId] = field(default_factory=set)
     apart: set[TaskId] = field(default_factory=set)
     damages: Counter[str] = field(default_factory=Counter)
     damaged_clients: set[int] = field(default_factory=set)
-    may_go_back: bool = True
 
     @property
     def id(self) -> str:
         """Identifier of the run."""
         return self.store.run.run
+
+    @property
+    def round(self) -> RoundMessage | None:
+        """The latest manifest; None before the first."""
+        return self.manifest.message
 
     @property
     def exchange(self) -> ExchangeId | None:

@@ -21,7 +21,6 @@ from fedquilt_client.store import AgentStore
 from fedquilt_client.tasks import (
     OpenTask,
     TaskId,
-    has_same_tasks,
     make_job,
     open_tasks,
     read_experiment,
@@ -157,13 +156,11 @@ class Jobs:
         if run is None or run.id != message.run:
             self._early_round = message
             return
-        if run.round is not None and message.round < run.round.round and not run.may_go_back:
-            return  # the broker has lost its newest messages; only a restarted coordinator goes back
-        run.may_go_back = run.may_go_back and retained
-        before, run.round = run.round, message
+        if not run.manifest.take(message, retained=retained):
+            return
         tasks = self._open_tasks(message)
         wanted = {task.id for task in tasks}
-        if before is None or not has_same_tasks(before, message):
+        if run.manifest.has_new_tasks:
             self._open_exchange(run, tasks, wanted)
         self._review(run, wanted)
         self.plan()
@@ -386,7 +383,7 @@ class Jobs:
     def greet_coordinator(self) -> None:
         """Ask the coordinator for the missing receipt, because it has restarted, and follow it if it went back."""
         if self._run is not None:
-            self._run.may_go_back = True
+            self._run.manifest.may_go_back = True
             self._run.uploads.probe_now()
 
     def repair(self, *, connected: bool) -> None:

@@ -97,7 +97,7 @@ class Participant(ABC):
         self._instance = instance_of(keep_suffix(settings.state))
         self._farewell = AgentPresence(agent=name, online=False, boot=self._boot).encode()
         will = Will(self.topics.presence(name), self._farewell, WILL_DELAY)
-        self._transport = make_transport(self._events.put, will)
+        self._transport = make_transport(self._deliver, will)
         self._presence = OwnPresence(self._transport, self.topics, self._make_presence)
         self._coordinator_epoch = -1
         self._telemetry_due = AT_ONCE
@@ -123,6 +123,10 @@ class Participant(ABC):
             self._stop()
             self._store.release()
 
+    def _deliver(self, incoming: Incoming) -> None:
+        """Take what the transport delivers, in its thread."""
+        self._events.put(incoming)
+
     def _step(self) -> None:
         with contextlib.suppress(queue.Empty):
             self._take(self._events.get(timeout=STEP_SECONDS))
@@ -139,7 +143,7 @@ class Participant(ABC):
                 self._connected = True
                 log.info("connected to the broker")
                 self._presence.connect()
-                self._transport.subscribe(self._filters())  # the broker may have lost presence and subscriptions
+                self._subscribe()  # the broker may have lost presence and subscriptions
                 self._reconnect(session_present=session_present)
             case Disconnected():
                 self._connected = False
@@ -153,9 +157,9 @@ class Participant(ABC):
 
     # -- what it publishes ---------------------------------------------------------------------
 
-    def _filters(self) -> list[str]:
-        """Return what it subscribes to."""
-        return self.topics.agent_filters(self._own.name)
+    def _subscribe(self) -> None:
+        """Subscribe to all that it reads before it has a task."""
+        self._transport.subscribe(self.topics.agent_filters(self._own.name))
 
     def _send_telemetry(self) -> None:
         if not self._transport.drain(0.0):
@@ -178,6 +182,7 @@ class Participant(ABC):
                 self._presence.note_cleared()
         except ProtocolError as error:
             log.warning("ignored: %s", error)
+            self._note_invalid(message)
 
     def _take_control(self, address: Address, message: MqttMessage) -> None:
         topic, payload = message.topic, message.payload
@@ -221,6 +226,9 @@ class Participant(ABC):
 
     def _stop(self) -> None:  # noqa: B027
         """Stop what ``_start`` has started."""
+
+    def _note_invalid(self, message: MqttMessage) -> None:  # noqa: B027
+        """Note a message that breaks the protocol."""
 
     @abstractmethod
     def _make_presence(self) -> AgentPresence:

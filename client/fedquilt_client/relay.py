@@ -338,14 +338,14 @@ class Relay(Uploads):
 
     def take_receipt(self, receipt: ReceiptMessage) -> StoredReply | None:
         """Handle a receipt. It settles the members that it lists; the others send their replies again."""
-        sending = self._sending.get(receipt.digest)
-        found = self._find_group(sending.reply if sending is not None else None)
+        offer = self._find_offer(receipt)
+        found = self._find_group(offer.reply if offer is not None else None)
         reply = super().take_receipt(receipt)
         if found is None:
             return reply
         if reply is not None:
             self._settle(*found, receipt)
-        elif not receipt.damaged:
+        elif not (receipt.damaged or receipt.members):  # who names the members has the sum, and waits
             self._count_postponed(*found, receipt.digest)
         return reply
 

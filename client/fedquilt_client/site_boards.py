@@ -44,6 +44,20 @@ class SiteBoards:
         self._boards: dict[str, _Board] = {}
         self._host_of: dict[int, str] = {}
 
+    def __contains__(self, board: str) -> bool:
+        """Whether a board is behind the site."""
+        return board in self._boards
+
+    @property
+    def names(self) -> Iterator[str]:
+        """All boards that have connected."""
+        return iter(list(self._boards))
+
+    def count_clients(self, board: str) -> int:
+        """Return how many clients a board hosts."""
+        known = self._boards.get(board)
+        return sum(self._host_of.get(client) == board for client in known.clients) if known is not None else 0
+
     @property
     def clients(self) -> Iterator[int]:
         """All clients that the boards host."""

@@ -7,6 +7,7 @@ replies and writes the receipts.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +16,20 @@ from typing import Final
 from fedquilt_client import hardware
 from fedquilt_client.energy import EnergyReading
 from fedquilt_client.participant import AT_ONCE, STEP_SECONDS, Participant
-from fedquilt_client.reports import telemetry_message
+from fedquilt_client.reports import NoticeLimit, shorten_text, telemetry_message
 from fedquilt_client.site_boards import SiteBoards
 from fedquilt_client.site_run import SiteRun
 from fedquilt_common import __version__
-from fedquilt_common.wire.chunks import ChunkHeader
+from fedquilt_common.flood_control.admission import Admission, describe
+from fedquilt_common.flood_control.flood_guard import RECORD_UNITS, FloodGuard
+from fedquilt_common.wire.chunks import LARGEST_CHUNK, ChunkHeader
+from fedquilt_common.wire.message_base import MAX_CLIENTS
 from fedquilt_common.wire.messages import (
     IDLE_TELEMETRY_SECONDS,
     AgentPresence,
     FailedMessage,
     MissingMessage,
+    NoticeMessage,
     ReceiptMessage,
     RunMessage,
     StopMessage,
@@ -33,12 +38,14 @@ from fedquilt_common.wire.messages import (
 from fedquilt_common.wire.parsing import parse, parse_telemetry
 from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import RELAYED, Address
-from fedquilt_common.wire.transport import MakeTransport, MqttMessage
+from fedquilt_common.wire.transport import Incoming, MakeTransport, MqttMessage
 
 log = logging.getLogger(__name__)
 
 KIND: Final = "relay"
 """What the relay reports as its kind of board."""
+MUTED: Final = "muted"
+"""Kind of the notice about a board that floods."""
 MOST_EARLY: Final = 10_000
 """Replies that are asked for again because they arrived before the run."""
 
@@ -79,18 +86,34 @@ class SiteRelay(Participant):
         self._early_round: RoundMessage | None = None
         self._early_replies: dict[str, Address] = {}
         self._repair_at = AT_ONCE
+        guard = FloodGuard(MAX_CLIENTS, LARGEST_CHUNK)  # until there is a run, it may be any
+        self._admission = Admission(self._transport, self.topics, guard, RELAYED, settings.name)
+        self._admission.start(set((settings.owners or {}).values()))
+        self._notices = NoticeLimit()
+
+    def _deliver(self, incoming: Incoming) -> None:
+        if not self._admission.turns_away(incoming):
+            super()._deliver(incoming)
 
     def _advance(self, now: float) -> None:
+        for mute in self._admission.advance():
+            self._report(MUTED, describe(mute))
         if self._connected and self._run is not None and now >= self._repair_at + STEP_SECONDS:
             self._repair_at = now
             self._run.repair()
 
     # -- what the relay publishes --------------------------------------------------------------
 
-    def _filters(self) -> list[str]:
-        """Return what names the boards first, and their replies last."""
-        *about, replies = self.topics.filters(*RELAYED)
-        return [*about, *super()._filters(), replies]
+    def _subscribe(self) -> None:
+        """Subscribe to what names the boards first, and to their replies last: replies need their boards."""
+        self._admission.connect(self.topics.agent_filters(self.settings.name))
+
+    def _report(self, kind: str, text: str) -> None:
+        """Publish what people should see."""
+        if self._notices.allows(time.monotonic()):
+            name = self.settings.name
+            notice = NoticeMessage(agent=name, boot=self._boot, kind=kind, text=shorten_text(text), run=self._run_id())
+            self._transport.publish(self.topics.telemetry(name), notice.encode())
 
     def _make_presence(self) -> AgentPresence:
         return AgentPresence(
@@ -111,6 +134,8 @@ class SiteRelay(Participant):
     # -- what the relay receives ---------------------------------------------------------------
 
     def _take_content(self, address: Address, message: MqttMessage) -> bool:
+        if self._admission.ignores(message):  # its board may be muted since it arrived
+            return True
         if address.agent not in ("", self.settings.name):
             self._take_from_board(address, message)
         elif address.kind != "slices":
@@ -127,19 +152,29 @@ class SiteRelay(Participant):
         elif address.kind == "presence" and message.payload:
             presence = parse(AgentPresence, message.payload, message.topic)
             if presence.agent == address.agent:
-                new = self._boards.take(presence)
-                if self._run is not None:
-                    self._run.meet(new)
+                self._take_presence(presence)
         elif address.kind == "telemetry" and self._run is not None:
             report = parse_telemetry(message.payload, message.topic)
             if isinstance(report, FailedMessage) and report.agent == address.agent:
                 self._run.take_failure(report)
+
+    def _take_presence(self, presence: AgentPresence) -> None:
+        new = self._boards.take(presence)
+        if presence.agent in self._boards:
+            self._admission.add(presence.agent)
+        else:
+            self._admission.remove(presence.agent)
+        if self._run is not None:
+            self._run.meet(presence.agent, new)
 
     def _note_early(self, address: Address, message: MqttMessage) -> None:
         """Note a reply that the broker has kept for this relay, and that arrives before the run does."""
         header = ChunkHeader.decode(message.header)
         if header.index == header.count - 1 and len(self._early_replies) < MOST_EARLY:
             self._early_replies[header.digest] = address
+
+    def _note_invalid(self, message: MqttMessage) -> None:
+        self._admission.charge(self._admission.sender(message.topic), RECORD_UNITS)
 
     def _run_id(self) -> str | None:
         return None if self._run is None else self._run.store.run.run
@@ -149,7 +184,7 @@ class SiteRelay(Participant):
             return
         self._leave_run()
         store = self._store.open_run(message)
-        self._run = SiteRun(self.settings.name, store, self._boards, self._transport, self.topics)
+        self._run = SiteRun(self.settings.name, store, self._boards, self._transport, self.topics, self._admission)
         log.info("run %s", message.run)
         if self._early_round is not None:
             self._open_round(self._early_round, retained=True)

@@ -7,22 +7,24 @@ board keeps its reply until then, so whatever the relay loses comes again.
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+import time
+from collections.abc import Iterable, Mapping
 
+from fedquilt_client.board_costs import BoardCosts
 from fedquilt_client.board_inboxes import BoardInboxes
 from fedquilt_client.downloads import Downloads
+from fedquilt_client.latest_manifest import LatestManifest
 from fedquilt_client.records import StoredReply, StoredSum
 from fedquilt_client.relay import LeavingTime, Relay, UploadOptions
 from fedquilt_client.site_boards import MissingReplies, SiteBoards
 from fedquilt_client.site_intake import NoRoomError, SiteIntake
+from fedquilt_client.site_replies import Settlement, SiteReplies, TakenReply
 from fedquilt_client.store import RunStore
 from fedquilt_client.sum_pools import can_be_summed
-from fedquilt_client.tasks import OpenTask, TaskId, has_same_tasks, open_tasks, read_experiment
+from fedquilt_client.tasks import OpenTask, TaskId, open_tasks, read_experiment
 from fedquilt_client.uploads import TOGETHER, TOGETHER_BYTES
 from fedquilt_common.errors import DamagedTransferError, ProtocolError
+from fedquilt_common.flood_control.admission import Admission
 from fedquilt_common.types import ExchangeId
 from fedquilt_common.wire.chunks import ChunkHeader
 from fedquilt_common.wire.messages import FailedMessage, MissingMessage, Outcome, ReceiptMessage
@@ -31,31 +33,10 @@ from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Address, Topics
 from fedquilt_common.wire.transport import MqttMessage, Transport
 
-if TYPE_CHECKING:
-    from fedquilt_client.site_checks import ReplyFacts
-
 log = logging.getLogger(__name__)
 
 _MARGIN, _SHARE = 2.5, 0.1
 """Half of the time that an agent leaves, so that the sums of boards still reach that of their site."""
-MOST_REFUSED: Final = 1000
-"""Refused replies of a board in one exchange; what it sends after that is not looked at."""
-PAST_KEPT: Final = 10_000
-"""Limit of the outcomes of earlier exchanges that are remembered, for boards that ask late."""
-
-
-@dataclass(frozen=True)
-class _Settlement:
-    """What became of a reply: the outcome of the members of a sum, and of a single reply."""
-
-    outcome: Outcome
-    reason: str
-    members: tuple[int, ...] = ()
-
-    @property
-    def again(self) -> Outcome:
-        """The outcome that a board gets that asks again."""
-        return "duplicate" if self.outcome == "accepted" else self.outcome
 
 
 class SiteRun:
@@ -67,19 +48,26 @@ class SiteRun:
         boards: those behind the site.
         transport: the connection to the site's broker.
         topics: of the federation.
+        admission: charges the boards for their messages.
 
     Attributes:
-        round: the latest manifest.
         given_up: tasks to which no reply will come.
 
     Raises:
         PayloadError: the experiment is not valid for this version of fedquilt.
     """
 
-    def __init__(self, name: str, store: RunStore, boards: SiteBoards, transport: Transport, topics: Topics) -> None:
+    def __init__(
+        self,
+        name: str,
+        store: RunStore,
+        boards: SiteBoards,
+        transport: Transport,
+        topics: Topics,
+        admission: Admission,
+    ) -> None:
         experiment = read_experiment(store.run)
         self.store = store
-        self.round: RoundMessage | None = None
         self.given_up = MissingReplies(boards)
         self._boards = boards
         self._downloads = Downloads(store, transport, topics, experiment.speedup)
@@ -93,16 +81,16 @@ class SiteRun:
         )
         self._intake = SiteIntake(store)
         self._inboxes = BoardInboxes(transport, topics, store.run.run)
-        self._may_go_back = True
+        self._manifest = LatestManifest()
         self._tasks: dict[tuple[int, ExchangeId], OpenTask] = {}
-        self._held: dict[str, StoredReply] = {}
-        self._outcomes: dict[str, tuple[StoredReply, _Settlement]] = {}
-        self._past: dict[str, _Settlement] = {}
-        self._digests: dict[TaskId, str] = {}
-        self._answers: dict[str, list[TaskId]] = {}
-        self._facts: dict[str, ReplyFacts] = {}
+        self._replies = SiteReplies(store)
         self._unanswered: dict[str, list[StoredReply]] = {}
-        self._refused: Counter[str] = Counter()
+        self._costs = BoardCosts(boards, admission, experiment)
+
+    @property
+    def round(self) -> RoundMessage | None:
+        """The latest manifest; None before the first."""
+        return self._manifest.message
 
     def close(self) -> None:
         """Unsubscribe from the run's topics."""
@@ -117,18 +105,17 @@ class SiteRun:
             message: the manifest.
             retained: the broker had stored it, so the coordinator may have published newer messages before.
         """
-        if self.round is not None and message.round < self.round.round and not self._may_go_back:
+        if not self._manifest.take(message, retained=retained):
             return
-        self._may_go_back = self._may_go_back and retained
-        before, self.round = self.round, message
         self._tasks = {(task.client, task.message.id): task for task in open_tasks(message, self._boards.clients)}
         tasks = {task.id for task in self._tasks.values()}
-        if before is None or not has_same_tasks(before, message):
+        if self._manifest.has_new_tasks:
             self._fetch_bases()
             self._intake.keep(tasks)
         self.given_up.clear()
         self._uploads.review(lambda reply: (reply.client, reply.task) in tasks)
         self._leave_behind(tasks)
+        self._costs.open(message)
         self._take_up(self._tasks.values())
 
     def _fetch_bases(self) -> None:
@@ -139,18 +126,16 @@ class SiteRun:
 
     def _leave_behind(self, tasks: set[TaskId]) -> None:
         """Report the replies as late whose tasks are over, and forget what became of all others."""
-        over = [reply for reply in self._held.values() if (reply.client, reply.task) not in tasks]
-        for reply in over:
-            self._settle(reply, "late", f"round {reply.round}, exchange {reply.exchange} is closed", reply.covers)
-        past = {**self._past, **{digest: known for digest, (_, known) in self._outcomes.items()}}
-        self._past = dict(list(past.items())[-PAST_KEPT:])
-        self._held, self._outcomes, self._digests, self._answers = {}, {}, {}, {}
-        self._refused.clear()
-        kept = {stored.digest for task in self._tasks.values() if (stored := self._stored(task)) is not None}
-        self._facts = {digest: facts for digest, facts in self._facts.items() if digest in kept}
+        for reply in self._replies.unsettled:
+            if (reply.client, reply.task) not in tasks:
+                reason = f"round {reply.round}, exchange {reply.exchange} is closed"
+                self._settle(reply, "late", reason, reply.covers)
+        stored = (self._stored(task) for task in self._tasks.values())
+        self._replies.leave_behind({reply.digest for reply in stored if reply is not None})
 
-    def meet(self, clients: Iterable[int]) -> None:
+    def meet(self, board: str, clients: Iterable[int]) -> None:
         """Take the replies of clients whose board has appeared since the manifest."""
+        self._costs.make_room(board)
         new = list(clients)
         if self.round is None or not new:
             return
@@ -166,23 +151,16 @@ class SiteRun:
         """Send what an earlier process, or an earlier manifest, has left."""
         for task in list(tasks):
             stored = self._stored(task)
-            if stored is not None and stored.digest not in self._held and task.id not in self._digests:
-                self._send(self._look_up(stored, task), task, intact=False)
+            if stored is not None and self._replies.find_answer(task.id) is None:
+                self._send(self._inspect(stored, task), task, intact=False)
 
     def _stored(self, task: OpenTask) -> StoredReply | None:
         return self.store.reply(task.client, *task.message.id, task.fingerprint)
 
-    def _look_up(self, stored: StoredReply, task: OpenTask) -> StoredReply:
+    def _inspect(self, stored: StoredReply, task: OpenTask) -> StoredReply:
         """Return a stored reply with its clients, if it is a sum."""
-        from fedquilt_client.site_checks import inspect_file  # an idle relay needs no numpy
-
-        if (facts := self._facts.get(stored.digest)) is None:
-            path, exchange = self.store.blob(stored).path, task.message.id
-            facts = inspect_file(path, self.store.run.run, task, lambda client: self._tasks.get((client, exchange)))
-            self._facts[stored.digest] = facts
-            if facts.problem:
-                log.warning("client %d, round %d: its reply travels alone: %s", task.client, exchange[0], facts.problem)
-        return replace(stored, clients=facts.members)
+        exchange = task.message.id
+        return self._replies.inspect(stored, task, lambda client: self._tasks.get((client, exchange)))
 
     # -- replies of the boards -----------------------------------------------------------------
 
@@ -193,16 +171,22 @@ class SiteRun:
             ProtocolError: the message is not a chunk.
         """
         header = ChunkHeader.decode(message.header)
+        self._costs.spend(address, len(message.payload))
         try:
             self._take_chunk(address, header, message.payload)
         except NotTakenError as refusal:
             if header.index == header.count - 1:  # once per transfer, not once per chunk
-                self._inboxes.answer(address, header.digest, refusal.outcome, str(refusal), final=refusal.final)
+                self._refuse(address, header.digest, refusal.outcome, str(refusal), final=refusal.final)
         except DamagedTransferError as error:
-            self._inboxes.answer(address, header.digest, "rejected", str(error), damaged=True, final=False)
+            self._refuse(address, header.digest, "rejected", str(error), damaged=True, final=False)
         except (NoRoomError, ProtocolError) as error:
             log.warning("the reply of client %d from %s: %s", address.client, address.agent, error)
-            self._inboxes.answer(address, header.digest, "rejected", str(error), final=False)
+            self._refuse(address, header.digest, "rejected", str(error), final=False)
+
+    def _refuse(self, address: Address, digest: str, outcome: Outcome, reason: str, **fields: bool) -> None:
+        """Answer and charge a transfer that does not count, or not yet."""
+        self._inboxes.answer(address, digest, outcome, reason, **fields)
+        self._costs.refuse(address, digest)
 
     def invite(self, replies: Mapping[str, Address]) -> None:
         """Ask boards for replies, by digest, that arrived too early to be taken."""
@@ -213,13 +197,10 @@ class SiteRun:
         if (reason := self._boards.refusal(address.agent, address.client)) != "":
             raise NotTakenError("rejected", reason, final=False)
         is_last = header.index == header.count - 1
-        if header.digest in self._held or header.digest in self._outcomes:
-            return self._answer_probe(address, header.digest) if is_last else None
+        if (taken := self._replies.find(header.digest)) is not None:
+            return self._answer_probe(address, taken) if is_last else None
         task = self._open_task(address, header.digest)
-        if task.id in self._digests:
-            self._refuse_another(self._digests[task.id])
-        if self._refused[address.agent] >= MOST_REFUSED:
-            raise NotTakenError("rejected", f"{MOST_REFUSED} replies of {address.agent} were refused", final=True)
+        self._refuse_another(task)
         blob = self._intake.take(address, header, payload, task)
         if blob is not None:
             self._accept(address, task, self._intake.commit(blob, task))
@@ -237,42 +218,47 @@ class SiteRun:
         task = self._tasks.get((address.client, exchange))
         if task is not None:
             return task
-        if digest in self._past:
-            raise NotTakenError(self._past[digest].again, self._past[digest].reason, final=True)
+        if (past := self._replies.find_past(digest)) is not None:
+            raise NotTakenError(past.again, past.reason, final=True)
         if self.round is not None and exchange < self.round.id:
             raise NotTakenError("late", f"round {address.round}, exchange {address.exchange} is closed", final=True)
         raise NotTakenError(
             "rejected", f"the relay has no task of client {address.client} in round {address.round}", final=False
         )
 
-    def _refuse_another(self, digest: str) -> None:
-        """Refuse a reply to a task that another one answers."""
-        if digest in self._outcomes:
+    def _refuse_another(self, task: OpenTask) -> None:
+        """Refuse a reply to a task that another one answers.
+
+        Raises:
+            NotTakenError: one does.
+        """
+        taken = self._replies.find_answer(task.id)
+        if taken is not None and taken.settlement is not None:
             raise NotTakenError("duplicate", "a reply of this client has been counted", final=True)
-        raise NotTakenError("rejected", "another reply of this client is on its way", final=False)
+        if taken is not None:
+            raise NotTakenError("rejected", "another reply of this client is on its way", final=False)
 
     def _accept(self, address: Address, task: OpenTask, stored: StoredReply) -> None:
         """Add a reply up or send it, if it speaks for clients of its board only."""
-        reply = self._look_up(stored, task)
+        reply = self._inspect(stored, task)
         foreign = [client for client in reply.covers if self._boards.host_of(client) != address.agent]
-        taken = [client for client in reply.covers if self._task_of(client, task) in self._digests]
+        taken = [client for client in reply.covers if self._replies.find_answer(self._task_of(client, task))]
         if foreign or taken:
-            self.store.forget(stored)
-            del self._facts[stored.digest]
-            self._refused[address.agent] += 1
+            self._replies.discard(reply)
+            self._costs.refuse(address, reply.digest)
             reason = f"agent {address.agent} does not host them" if foreign else "a reply of them is on its way"
             self._inboxes.settle(address.agent, reply, "rejected", reason, foreign or taken)
         else:
+            self._costs.refund(address)
             self._send(reply, task, intact=True)
             self._let_go_on(address.agent, reply)
 
     def _send(self, reply: StoredReply, task: OpenTask, *, intact: bool) -> None:
-        self._held[reply.digest] = reply
-        answered = self._answers[reply.digest] = [self._task_of(client, task) for client in reply.covers]
-        self._digests |= dict.fromkeys(answered, reply.digest)
+        answered = [self._task_of(client, task) for client in reply.covers]
+        self._replies.take(reply, answered)
         for one in answered:
             self.given_up.discard(one)
-        offer = self._uploads.offer if self._facts[reply.digest].summable else self._uploads.offer_alone
+        offer = self._uploads.offer if self._replies.is_summable(reply) else self._uploads.offer_alone
         offer(reply, intact=intact)
 
     def _task_of(self, client: int, task: OpenTask) -> TaskId:
@@ -282,19 +268,21 @@ class SiteRun:
 
     def _let_go_on(self, board: str, reply: StoredReply) -> None:
         """Let a board send more: it sends some replies only, before it waits for their receipts."""
-        if reply.is_sum:
-            return
-        waiting = [other for other in self._unanswered.get(board, ()) if other.digest in self._held]
+        waiting = [other for other in self._unanswered.get(board, ()) if self._is_unsettled(other)]
         waiting.append(reply)
         self._unanswered[board] = waiting
         if len(waiting) >= TOGETHER - 1 or sum(one.size for one in waiting) + reply.size > TOGETHER_BYTES:
             self._postpone(board, waiting)
             self._unanswered[board] = []
 
+    def _is_unsettled(self, reply: StoredReply) -> bool:
+        taken = self._replies.find(reply.digest)
+        return taken is not None and taken.settlement is None
+
     def _postpone(self, board: str, replies: Iterable[StoredReply]) -> None:
         """Answer replies for which there is no receipt yet, if their board has others to send meanwhile."""
         own = (task for task in self._tasks.values() if self._boards.host_of(task.client) == board)
-        if any(task.id not in self._digests for task in own):
+        if any(self._replies.find_answer(task.id) is None for task in own):
             for reply in replies:
                 self._inboxes.postpone(board, reply, "the relay of the site has it, and waits for the coordinator")
 
@@ -302,7 +290,9 @@ class SiteRun:
         """Wait no more for the reply of a client that has failed."""
         task = self._tasks.get((failure.client, (failure.round, failure.exchange)))
         hosted = self._boards.host_of(failure.client) == failure.agent
-        if task is not None and hosted and failure.run == self.store.run.run and task.id not in self._digests:
+        if task is None or self._replies.find_answer(task.id) is not None:
+            return
+        if hosted and failure.run == self.store.run.run:
             self.given_up.add(task.id)
             self._uploads.advance()
 
@@ -330,39 +320,28 @@ class SiteRun:
 
     def _settle(self, reply: StoredReply, outcome: Outcome, reason: str, members: Iterable[int]) -> None:
         """Pass an outcome on to the board, which sends those members of a sum again that it does not name."""
-        self._held.pop(reply.digest, None)
-        result = _Settlement(outcome, reason, tuple(members))
-        self._outcomes[reply.digest] = reply, result
+        result = Settlement(outcome, reason, tuple(members))
         board = self._boards.host_of(reply.client)
         if board is not None:
             self._inboxes.settle(board, reply, outcome, reason, result.members)
-        counts = outcome in ("accepted", "duplicate")
-        counted = set(result.members if reply.is_sum else reply.covers) if counts else set[int]()
-        if not counted.issuperset(reply.covers):
-            self._refused[board or ""] += 1
-            self._forget(reply, counted)
+            if not result.counted(reply).issuperset(reply.covers):
+                self._costs.refuse_taken(board, reply)
+        self._replies.settle(reply, result)
 
-    def _forget(self, reply: StoredReply, counted: Container[int] = ()) -> None:
-        """Make room for other replies of the clients that do not count with this one."""
-        self._facts.pop(reply.digest, None)
-        for task in self._answers.pop(reply.digest, ()):
-            if task[0] not in counted:
-                self._digests.pop(task, None)
-        self.store.forget(reply)
-
-    def _answer_probe(self, address: Address, digest: str) -> None:
+    def _answer_probe(self, address: Address, taken: TakenReply) -> None:
         """Answer a board that asks for the receipt of a reply that the relay has, or had."""
-        if digest in self._held:
-            reply = self._held[digest]  # the board of a sum would give it up
-            return None if reply.is_sum else self._postpone(address.agent, [reply])
-        reply, known = self._outcomes[digest]
-        return self._inboxes.settle(address.agent, reply, known.again, known.reason, known.members)
+        reply, known = taken.reply, taken.settlement
+        if known is not None:
+            self._inboxes.settle(address.agent, reply, known.again, known.reason, known.members)
+        else:
+            if taken.take_probe(time.monotonic()):
+                self._costs.refund(address)
+            self._postpone(address.agent, [reply])
 
     def _replace(self, reply: StoredReply) -> None:
         """Ask the board for a reply whose copy is damaged."""
         log.warning("client %d, round %d: its reply on disk is damaged", reply.client, reply.round)
-        self._held.pop(reply.digest, None)
-        self._forget(reply)
+        self._replies.discard(reply)
         board = self._boards.host_of(reply.client)
         if board is not None:
             self._inboxes.postpone(board, reply, "the relay's copy of it is damaged", damaged=True)
@@ -386,7 +365,7 @@ class SiteRun:
 
     def greet_coordinator(self) -> None:
         """Ask a coordinator that has restarted for missing receipts, and follow it if it goes back."""
-        self._may_go_back = True
+        self._manifest.may_go_back = True
         self._uploads.probe_now()
 
     def repair(self) -> None:

@@ -208,7 +208,7 @@ class Uploads:
         Returns:
             The reply that the receipt settles; None if it settles none.
         """
-        current = self._sending.get(receipt.digest)
+        current = self._find_offer(receipt)
         if current is None:
             return None
         if receipt.damaged:
@@ -216,12 +216,20 @@ class Uploads:
         elif receipt.final:
             self._settled[receipt.digest] = current.reply
             self._intact.discard(receipt.digest)
-            del self._sending[receipt.digest]
+            self._sending.pop(receipt.digest, None)
+            self._waiting.pop(receipt.digest, None)
         else:
             log.info("client %d, round %d: %s; offering it again", receipt.client, receipt.round, receipt.reason)
             self._postpone(current)
         self.advance()
         return current.reply if receipt.final and not receipt.damaged else None
+
+    def _find_offer(self, receipt: ReceiptMessage) -> _Offer | None:
+        """Return what a receipt answers: a reply under way, or one that was refused for now and is settled now."""
+        waiting = self._waiting.get(receipt.digest)
+        if waiting is not None and waiting.sent and receipt.final and not receipt.damaged:
+            return waiting
+        return self._sending.get(receipt.digest)
 
     def _repeat(self, offer: _Offer) -> None:
         """Send a reply that arrived damaged again, if its file is whole: at once, or after several times later."""

@@ -327,6 +327,16 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
+def single_replies(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """SHA-256 of the global model of a run with exact sums in which each reply travels alone."""
+    from tests.faults.test_hostile_sums import make_exact
+
+    stage = make_exact(Stage(tmp_path_factory.mktemp("single")))
+    stage.play()
+    return stage.sha256
+
+
+@pytest.fixture(scope="session")
 def make_stage() -> Callable[..., Stage]:
     """Return the class, for tests that need several stages."""
     return Stage

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fedquilt_common.errors import FedquiltError
+from fedquilt_common.flood_control import admission, flood_guard
+from fedquilt_common.flood_control.flood_guard import BURST
 from fedquilt_common.wire.chunks import ChunkHeader
 from fedquilt_common.wire.messages import AgentPresence, Telemetry
 from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Crashed, Deliver, MqttMessage
-from fedquilt_server.coordinator import admission, claims, flood_guard, rate_limit
-from fedquilt_server.coordinator.flood_guard import BURST
+from fedquilt_server.coordinator import claims, rate_limit
 from fedquilt_server.round.events import Joined
 
 if TYPE_CHECKING:
@@ -255,7 +256,7 @@ def test_the_room_for_replies_is_there_before_the_manifest(stage: Stage, monkeyp
     rooms: list[tuple[float, float]] = []
     stage.arrive()
     with stage.closing(stage.coordinator()) as coordinator:
-        guard, publish = coordinator._ledger._guard, coordinator._downlink.publish
+        guard, publish = coordinator._admission.guard, coordinator._downlink.publish
         send = coordinator._driver._send
         before: list[float] = []
 

@@ -72,14 +72,6 @@ def pack_sum(
     return Parcel(player.name, added[0], message.round, 0, blob)
 
 
-@pytest.fixture(scope="module")
-def single_replies(tmp_path_factory: pytest.TempPathFactory, make_stage: Callable[..., Stage]) -> str:
-    """SHA-256 of the model of a run with exact sums whose replies all travel alone."""
-    stage = make_exact(make_stage(tmp_path_factory.mktemp("singles")))
-    stage.play()
-    return stage.sha256
-
-
 @pytest.mark.usefixtures("storage")
 def test_a_sum_counts_for_each_of_its_clients(stage: Stage, single_replies: str) -> None:
     make_exact(stage)

@@ -173,6 +173,24 @@ def test_a_cut_line_and_a_killed_coordinator_change_no_bit(tmp_path: Path, undis
     assert run.senders() == ONE_SUM_A_ROUND
 
 
+def test_a_board_that_floods_its_site_delays_nobody_else(tmp_path: Path, undisturbed: str) -> None:
+    sites = {**SITES, "hall": [*SITES["hall"], "noisy"]}
+    with (
+        broker_tree(tmp_path / "f", sites, ["hall"], CLIENTS) as tree,
+        running(tree, tmp_path, boards_add_up=("b",)) as run,
+        peer(tree.federation.record.sites["hall"].port, "n", certs=tree.federation.board_folder("noisy")) as noisy,
+    ):
+        run.processes["d"].send_signal(signal.SIGSTOP)
+        run.start_coordinator()
+        wait(lambda: len(replies_of(tmp_path / RELAY)) == 2)
+        for number in range(3000):
+            noisy.client.publish(TOPICS.telemetry("noisy"), f"flood {number}".encode(), qos=1)
+        wait(lambda: (RELAY, "notice") in {(event.get("board"), event["kind"]) for event in events(tmp_path)})
+        run.processes["d"].send_signal(signal.SIGCONT)
+        assert run.finish() == undisturbed
+    assert run.senders() == ONE_SUM_A_ROUND
+
+
 def replies_of(state: Path) -> list[Path]:
     """Return the replies to round 1 in the store of an agent or a relay."""
     return list(state.glob("runs/*/clients/*/reply-1.0-*"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,14 +19,6 @@ if TYPE_CHECKING:
 
 TOPICS = Topics("lab")
 RELAY = "hall-relay"
-
-
-@pytest.fixture(scope="module")
-def single_replies(tmp_path_factory: pytest.TempPathFactory, make_stage: Callable[..., Stage]) -> str:
-    """SHA-256 of the global model of a run with exact sums in which each reply travels alone."""
-    stage = make_exact(make_stage(tmp_path_factory.mktemp("single")))
-    stage.play()
-    return stage.sha256
 
 
 def appear(player: Player, clients: tuple[int, ...], site: str | None, *, relay: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,10 +11,13 @@ import numpy as np
 from fedquilt_client.site_boards import SiteBoards
 from fedquilt_client.site_run import SiteRun
 from fedquilt_client.store import AgentStore
+from fedquilt_common.flood_control.admission import Admission
+from fedquilt_common.flood_control.flood_guard import FloodGuard
 from fedquilt_common.partial_sums.members import SumMember
 from fedquilt_common.partial_sums.partial_sum import PartialSum, write_partial_sum
-from fedquilt_common.wire.chunks import Blob, ChunkHeader
+from fedquilt_common.wire.chunks import LARGEST_CHUNK, Blob, ChunkHeader
 from fedquilt_common.wire.codec import BytesArrays, write_arrays
+from fedquilt_common.wire.message_base import MAX_CLIENTS
 from fedquilt_common.wire.messages import (
     REPLY_KEY,
     AgentPresence,
@@ -26,7 +29,7 @@ from fedquilt_common.wire.messages import (
 )
 from fedquilt_common.wire.parsing import parse_inbox
 from fedquilt_common.wire.round_messages import PatchMessage, RoundMessage, TaskMessage
-from fedquilt_common.wire.topics import Topics
+from fedquilt_common.wire.topics import RELAYED, Topics
 from fedquilt_common.wire.transport import MqttMessage, Transport
 from fedquilt_server.tools.bench import bench_experiment
 
@@ -64,6 +67,9 @@ class Line:
 
     unsubscribe = subscribe
 
+    def ignore(self, ignores: Callable[[str], bool]) -> None:
+        pass
+
 
 class Hall:
     """A relay's run, three boards behind its site, and a coordinator that the test plays."""
@@ -82,7 +88,9 @@ class Hall:
         self.store = AgentStore(self.folder / "state")
         store = self.store.open_run(RunMessage(run="run", experiment=self.experiment))
         self.store.release()
-        self.run = SiteRun(RELAY, store, self.boards, cast(Transport, self.line), TOPICS)
+        line = cast(Transport, self.line)
+        self.admission = Admission(line, TOPICS, FloodGuard(MAX_CLIENTS, LARGEST_CHUNK), RELAYED, RELAY)
+        self.run = SiteRun(RELAY, store, self.boards, line, TOPICS, self.admission)
 
     def appear(self, name: str, clients: Sequence[int], *, online: bool = True) -> set[int]:
         here = AgentPresence(agent=name, online=online, boot=1, clients=list(clients), site="hall")
@@ -134,7 +142,8 @@ class Hall:
                 part = content[header.offset : header.offset + header.length]
                 topic = TOPICS.reply_chunk(board, client, self.message.round, 0, header.index)
                 message = MqttMessage(topic, part, header.encode(), False, lambda: None)
-                self.run.take_reply(TOPICS.parse(topic), message)
+                if not self.admission.turns_away(message):
+                    self.run.take_reply(TOPICS.parse(topic), message)
         return blob
 
     def send_all(self) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 
-from fedquilt_client.current_run import CurrentRun
 from fedquilt_client.records import StoredReply, name_reply
 from fedquilt_client.relay import Relay, UploadOptions
 from fedquilt_client.store import RunStore
+from fedquilt_client.tasks import TaskId
 from fedquilt_common.partial_sums.partial_sum import PartialSum
 from fedquilt_common.wire.chunks import ChunkHeader
 from fedquilt_common.wire.codec import BytesArrays, write_arrays
@@ -42,6 +42,14 @@ class Line:
         return True
 
 
+@dataclass
+class RunStub:
+    """What a relay reads of the run."""
+
+    round: RoundMessage | None = None
+    given_up: dict[TaskId, str] = field(default_factory=dict)
+
+
 class RelayBench:
     """A relay of five clients, their store, and a manifest."""
 
@@ -54,7 +62,7 @@ class RelayBench:
     def start(self) -> None:
         """Start the agent, as after a kill."""
         self.store = RunStore(self.folder / "run", RUN)
-        self.run = cast(CurrentRun, SimpleNamespace(round=None, given_up={}))
+        self.run = RunStub()
         options = UploadOptions(
             agent="board", transport=cast(Transport, self.line), topics=TOPICS, blob_of=self.store.blob, chunk=10**6,
             speedup=1.0,

@@ -153,6 +153,7 @@ class ReceiptMessage(WireMessage):
         final: False if the same reply may be accepted later; keep it and offer it again.
         others: replies with the same outcome; an earlier version, which ignores them, asks for their receipts.
         members: for a partial sum, the clients that have the outcome; those that are not named are not settled by it.
+            If it is not final, the relay of a site names the members of a sum that it has and that waits for others.
     """
 
     type: Literal["receipt"] = "receipt"
@@ -221,7 +222,8 @@ class NoticeMessage(WireMessage):
 
     Attributes:
         kind: ``out-of-memory`` (a training process ran out of memory; the board trains smaller sub-models from now
-            on) or ``worker-restarted`` (a training process died and was started again).
+            on), ``worker-restarted`` (a training process died and was started again) or ``muted`` (the relay of a site
+            ignores a board that floods for a while).
         text: what happened, for people.
         run: the run in which it happened; null: in no run.
         client: the client whose training it concerns; null: none.

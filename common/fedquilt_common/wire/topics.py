@@ -108,6 +108,8 @@ TOPIC_RULES: Final[dict[TopicKind, TopicRule]] = {
 }
 
 
+AGENT_KINDS: Final[tuple[TopicKind, ...]] = tuple(k for k, rule in TOPIC_RULES.items() if rule.writer == "agent")
+"""All that agents write, which the coordinator reads."""
 RELAYED: Final[tuple[TopicKind, ...]] = ("presence", "telemetry", "replies")
 """What the relay of a site reads of the boards behind it."""
 
@@ -240,11 +242,11 @@ class Topics:
 
     def coordinator_filters(self, agent: str = "+") -> list[str]:
         """Filters for all that ``agent`` writes (default: all agents), which the coordinator subscribes to."""
-        return [self._below(rule.filter(agent)) for rule in TOPIC_RULES.values() if rule.writer == "agent"]
+        return self.filters(*AGENT_KINDS, agent=agent)
 
-    def filters(self, *kinds: TopicKind) -> list[str]:
-        """Filters for some kinds of topics of all agents."""
-        return [self._below(TOPIC_RULES[kind].filter()) for kind in kinds]
+    def filters(self, *kinds: TopicKind, agent: str = "+") -> list[str]:
+        """Filters for some kinds of topics of ``agent`` (default: of all agents)."""
+        return [self._below(TOPIC_RULES[kind].filter(agent)) for kind in kinds]
 
     def origin(self, topic: str) -> tuple[str, str] | None:
         """Return the agent and the next level of a topic below ``agents/``, unchecked; None for any other topic."""

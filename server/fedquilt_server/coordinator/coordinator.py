@@ -20,6 +20,8 @@ from fedquilt_common.errors import (
     ProtocolError,
     RunFolderError,
 )
+from fedquilt_common.flood_control.admission import UNKNOWN, Admission, describe
+from fedquilt_common.flood_control.flood_guard import FloodGuard
 from fedquilt_common.types import Assignments, ClientId
 from fedquilt_common.wire.certificate import describe_identity
 from fedquilt_common.wire.data_messages import DataRequest
@@ -36,7 +38,6 @@ from fedquilt_common.wire.transport import (
     PublicationRefused,
     Will,
 )
-from fedquilt_server.coordinator.admission import UNKNOWN, Admission, describe
 from fedquilt_server.coordinator.agent_messages import AgentMessages
 from fedquilt_server.coordinator.claims import Claims, all_free
 from fedquilt_server.coordinator.controls import Controls
@@ -44,7 +45,6 @@ from fedquilt_server.coordinator.data_service import DataService
 from fedquilt_server.coordinator.display import StatusUpdater
 from fedquilt_server.coordinator.downlink import Downlink
 from fedquilt_server.coordinator.driver import DRAIN_SECONDS, Driver
-from fedquilt_server.coordinator.flood_guard import FloodGuard
 from fedquilt_server.coordinator.ledger import Ledger
 from fedquilt_server.coordinator.rate_limit import RateLimit
 from fedquilt_server.coordinator.receipts import ReceiptPublisher
@@ -114,7 +114,7 @@ class Coordinator:
         guard = FloodGuard(run.experiment.data.clients, run.experiment.chunk)
         self._admission = Admission(self._transport, self._topics, guard)
         self._relays = SiteRelays(self.machine, read_assignments)
-        self._ledger = Ledger(self.machine, self._admission, guard, run.experiment.chunk, self._relays)
+        self._ledger = Ledger(self.machine, self._admission, run.experiment.chunk, self._relays)
         self._rivals = Rivals(self._transport, self._topics, folder.run, folder.epoch, self._announce)
         self._wire()
 
@@ -300,9 +300,7 @@ class Coordinator:
 
     def _deliver(self, incoming: Incoming) -> None:
         """Take what the transport delivers, in its thread: what is not admitted is dropped here."""
-        if isinstance(incoming, MqttMessage) and not self._admission.admits(incoming):
-            incoming.ack()
-        else:
+        if not self._admission.turns_away(incoming):
             self._inbox.put(incoming)
 
     def _take_next(self, wait: float) -> None:
@@ -360,7 +358,7 @@ class Coordinator:
     def _announce(self) -> None:
         """Publish everything that the broker must retain: it may have lost it."""
         if self._working:
-            self._admission.connect()
+            self._admission.connect(self._topics.filters("sites"))
             self._transport.publish(self._topics.end, b"", retain=True)
             self._transport.publish(self._topics.run, self.run.message.encode(), retain=True)
             self._downlink.publish_again()

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.algorithm_api import Task
 from fedquilt_common.errors import PayloadError
+from fedquilt_common.flood_control.flood_guard import reply_units
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import ClientId, ExchangeId, Precision, Shapes
 from fedquilt_common.wire.chunks import ChunkHeader, check_size
@@ -25,8 +26,6 @@ from fedquilt_common.wire.container_header import DTYPES, LENGTH_BYTES, header_s
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader
 from fedquilt_common.wire.parsing import parse
 from fedquilt_common.wire.round_messages import RoundMessage, TaskMessage
-from fedquilt_common.wire.transport import SMALLEST_PAYLOAD
-from fedquilt_server.coordinator.flood_guard import chunk_units
 
 Layout = Mapping[str, tuple[str, tuple[int, ...]]]
 """Array name -> (wire dtype, shape)."""
@@ -89,9 +88,8 @@ def largest_reply_units(layouts: Mapping[ClientId, Sequence[Layout]], chunk: int
     Args:
         layouts: as ``task_layouts`` returns them.
     """
-    size = min(chunk, SMALLEST_PAYLOAD)
     different = {id(choices): choices for choices in layouts.values()}.values()
-    return max((-(-largest_size(choices) // size) * chunk_units(size) for choices in different), default=0.0)
+    return max((reply_units(largest_size(choices), chunk) for choices in different), default=0.0)
 
 
 def largest_size(layouts: Sequence[Layout]) -> int:

@@ -121,8 +121,9 @@ class Desk:
     def tasks(self, clients: int, size: int = 1000, *, summed: bool = True) -> list[OpenTask]:
         patch = PatchMessage(slot=0, digest="a" * 64, size=size)
         task = TaskMessage(clients=list(range(clients)), kind="train", patches=[0], summed=summed)
-        self.run.round = RoundMessage(run="run", round=1, exchange=0, patches=[patch], tasks=[task])
-        return open_tasks(self.run.round, range(clients))
+        message = RoundMessage(run="run", round=1, exchange=0, patches=[patch], tasks=[task])
+        assert self.run.manifest.take(message, retained=False)
+        return open_tasks(message, range(clients))
 
     def note(self, seconds: float, kit: Kit, **changes: Any) -> None:
         job = kit.job(kit.run(), 0, **changes)

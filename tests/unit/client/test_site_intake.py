@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.support.hall import MODEL, Hall
 
-from fedquilt_client import site_intake, site_run
+from fedquilt_client import site_intake
 from fedquilt_client.downloads import DISK_RESERVE
 from fedquilt_common.partial_sums.partial_sum import PartialSum
 from fedquilt_common.wire.chunks import Assembly, Blob
@@ -177,39 +177,6 @@ def test_a_reply_in_tiny_chunks_takes_no_memory(hall: Hall) -> None:
     hall.send("a", 1)
     hall.send("c", 3)
     assert hall.taken() == [[0, 1, 2, 3]]
-
-
-def test_a_board_whose_replies_are_refused_again_and_again_is_not_looked_at(
-    hall: Hall, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It takes no more of the relay's memory in this exchange; other boards are not concerned."""
-    monkeypatch.setattr(site_run, "MOST_REFUSED", 3)
-    hall.open(summed=False)
-    for number in range(3):
-        hall.send("b", 2, hall.reply(2, weight=1.0 + number))
-        assert hall.taken() == [[2]]
-        hall.answer("rejected", reason="no")
-    hall.told("b")
-    hall.send("b", 2, hall.reply(2, weight=10.0))
-    assert (hall.taken(), hall.told("b")) == ([], [("rejected", 2, True)])
-    hall.send("a", 0)
-    assert hall.taken() == [[0]]
-    hall.open(2, summed=False)
-    hall.send("b", 2)
-    assert hall.taken() == [[2]]
-
-
-def test_sums_for_clients_of_other_boards_count_as_refused(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site_run, "MOST_REFUSED", 2)
-    hall.open()
-    for others in ([3], [0, 3]):
-        hall.send("b", 2, hall.sum([2, *others]))
-    assert hall.told("b") == [("rejected", 2, True)] * 2
-    monkeypatch.setattr(site_run.SiteRun, "_accept", lambda *_: pytest.fail("it was looked at"))
-    hall.send("b", 2, hall.sum([2, 3, 1]))
-    (receipt,) = hall.line.inboxes["b"]
-    assert isinstance(receipt, ReceiptMessage)
-    assert receipt.reason == "2 replies of b were refused"
 
 
 def test_the_seal_of_a_sum_for_unknown_clients_is_not_added_up(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,7 +167,7 @@ def test_a_clock_that_is_behind_does_not_hold_replies_beyond_the_deadline(
 
 def test_clients_that_appear_later_are_waited_for(hall: Hall) -> None:
     hall.open()
-    hall.run.meet(hall.appear("d", (4,)))
+    hall.run.meet("d", hall.appear("d", (4,)))
     hall.send_all()
     assert hall.taken() == []
     hall.send("d", 4)
@@ -192,6 +192,25 @@ def test_a_board_with_many_clients_may_go_on_while_the_relay_waits(hall: Hall, m
     assert hall.told("a") == []
     hall.send("a", 0)
     assert hall.told("a") == []
+
+
+def test_a_board_may_send_a_second_sum_while_the_relay_waits(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A board sends a large sum alone. Naming its members tells the board not to give it up."""
+    monkeypatch.setattr(site_run, "TOGETHER_BYTES", 1)
+    hall.appear("a", (0, 1, 4))
+    hall.open()
+    first = hall.send("a", 0, hall.sum([0, 1]))
+    hall.send("a", 0, first)
+    waiting = hall.line.inboxes.pop("a")
+    assert [(one.outcome, one.final, one.members) for one in waiting if isinstance(one, ReceiptMessage)] == [
+        ("rejected", False, [0, 1])
+    ] * 2
+    hall.send("a", 4)
+    hall.send("a", 0, first)
+    assert hall.told("a") == []
+    hall.send("b", 2)
+    hall.send("c", 3)
+    assert hall.taken() == [[0, 1, 2, 3, 4]]
 
 
 def test_the_coordinator_may_ask_for_chunks_and_a_receipt_of_another_run_is_ignored(hall: Hall) -> None:

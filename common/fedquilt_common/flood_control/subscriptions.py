@@ -1,33 +1,49 @@
-"""The coordinator's subscriptions: all that agents publish, except the messages of muted agents.
+"""Subscriptions to what agents publish, except the messages of muted agents.
 
-MQTT cannot exclude one topic from a wildcard. So while an agent is muted, the coordinator subscribes to the topics of
+MQTT cannot exclude one topic from a wildcard. So while an agent is muted, the receiver subscribes to the topics of
 each known agent instead, and now and then it fetches what the broker retains of all presences, to find new agents.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Final
 
-from fedquilt_common.wire.topics import Topics
+from fedquilt_common.wire.topics import AGENT_KINDS, TopicKind, Topics
 from fedquilt_common.wire.transport import Transport
+
+_ABOUT_AGENTS: Final = ("presence", "telemetry")
+"""What names agents; it arrives before their replies."""
 
 
 class Subscriptions:
-    """What the coordinator is subscribed to. The network thread mutes, the coordinator's thread does the rest."""
+    """What the receiver is subscribed to. The network thread mutes, the receiver's thread does the rest.
 
-    def __init__(self, transport: Transport, topics: Topics) -> None:
+    Args:
+        kinds: what it reads of each agent.
+    """
+
+    def __init__(self, transport: Transport, topics: Topics, kinds: Sequence[TopicKind] = AGENT_KINDS) -> None:
         self._transport = transport
         self._topics = topics
+        self._kinds = kinds
         self._lock = threading.RLock()  # a broker in memory delivers while it subscribes
         self._known: set[str] = set()
         self._muted: set[str] = set()
 
-    def renew(self) -> None:
-        """Subscribe again after a connection, and cancel what the session still has of earlier subscriptions."""
+    def renew(self, others: Iterable[str] = ()) -> None:
+        """Subscribe again after a connection, and cancel what the session still has of earlier subscriptions.
+
+        Args:
+            others: filters that no mute concerns. They come after what names the agents, and before their replies.
+        """
+        about = [kind for kind in self._kinds if kind in _ABOUT_AGENTS]
+        content = [kind for kind in self._kinds if kind not in _ABOUT_AGENTS]
         with self._lock:
-            wide, named = self._topics.coordinator_filters(), self._of(self._known - self._muted)
-            self._transport.subscribe([*self._topics.filters("sites"), *(named if self._muted else wide)])
+            wide, named = self._of("+"), self._of(self._known - self._muted)
+            agents = self._known - self._muted if self._muted else {"+"}
+            self._transport.subscribe([*self._of(agents, about), *others, *self._of(agents, content)])
             self._transport.unsubscribe([*wide, *self._of(self._muted)] if self._muted else named)
 
     def inherit(self, agents: Iterable[str]) -> None:
@@ -60,7 +76,7 @@ class Subscriptions:
             self._muted.add(agent)
             if first:
                 self._transport.subscribe(self._of(self._known - self._muted))
-                self._transport.unsubscribe(self._topics.coordinator_filters())
+                self._transport.unsubscribe(self._of("+"))
             self._transport.unsubscribe(self._of({agent} & self._known))
 
     def unmute(self, agents: Iterable[str]) -> None:
@@ -69,7 +85,7 @@ class Subscriptions:
             ended = set(agents) & self._muted
             self._muted -= ended
             if not self._muted:
-                self._transport.subscribe(self._topics.coordinator_filters())
+                self._transport.subscribe(self._of("+"))
                 self._transport.unsubscribe(self._of(self._known))
             else:
                 self._transport.subscribe(self._of(ended & self._known))
@@ -80,5 +96,6 @@ class Subscriptions:
         self._transport.subscribe(presences)
         self._transport.unsubscribe(presences)
 
-    def _of(self, agents: Iterable[str]) -> list[str]:
-        return [name for agent in sorted(agents) for name in self._topics.coordinator_filters(agent)]
+    def _of(self, agents: Iterable[str], kinds: Sequence[TopicKind] | None = None) -> list[str]:
+        chosen = self._kinds if kinds is None else kinds
+        return [name for agent in sorted(agents) for name in self._topics.filters(*chosen, agent=agent)]

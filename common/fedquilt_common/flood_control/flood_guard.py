@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from fedquilt_common.wire.transport import SMALLEST_PAYLOAD
+
 LEAK_PER_SECOND: Final = 100.0
 """Units that leave a bucket in a second."""
 BURST: Final = 500.0
@@ -22,7 +24,7 @@ REPLIES: Final = 4
 BACKLOG: Final = 64
 """Chunks for which a bucket has room before the first exchange opens: what the session of an earlier process holds."""
 RECORD_UNITS: Final = 10.0
-"""Units of a message that causes an entry in the journal."""
+"""Units of a message that causes an entry in the coordinator's journal, or the refusal of a reply by a relay."""
 CONTROL_UNITS: Final = 5.0
 """Units of a small presence or telemetry."""
 RETAINED_NAME_UNITS: Final = 1.0
@@ -50,6 +52,12 @@ _CLIENT_BYTES: Final = 8
 def chunk_units(size: int) -> float:
     """Units of a chunk of ``size`` bytes. One unit is about 0.1 ms of the coordinator's time."""
     return 1.0 + size // _CHUNK_BYTES
+
+
+def reply_units(size: int, chunk: int) -> float:
+    """Return the most units of a reply of ``size`` bytes, in chunks of at most ``chunk`` bytes."""
+    step = min(chunk, SMALLEST_PAYLOAD)
+    return -(-size // step) * chunk_units(step)
 
 
 def control_units(size: int, clients: int = 0) -> float:
@@ -103,7 +111,7 @@ class _Account:
 
 
 class FloodGuard:
-    """The buckets of all agents. The network thread fills them, the coordinator's thread does the rest.
+    """The buckets of all agents. The network thread fills them, the receiver's thread does the rest.
 
     Args:
         clients: number of clients of the experiment; twice as many agents may appear at once.
@@ -114,11 +122,18 @@ class FloodGuard:
         self._lock = threading.Lock()
         self._accounts: dict[str, _Account] = {STRANGERS: _Account()}
         self._muted: frozenset[str] = frozenset()
-        self._room_of_strangers = RECORD_UNITS * (SPARE_NAMES + 2 * clients)
-        self._level_after_mute = self._room_of_strangers - RECORD_UNITS * NAMES_AFTER_MUTE
-        self._burst = BURST + PRESENCES * control_units(_CLIENT_BYTES * clients)
-        self._room_of_replies = BACKLOG * chunk_units(chunk)
         self._rooms: dict[str, float] = {}
+        self.fit(clients, chunk)
+
+    def fit(self, clients: int, chunk: int) -> None:
+        """Give the buckets their size for an experiment, and empty them; mutes stay. The class has the arguments."""
+        with self._lock:
+            self._room_of_strangers = RECORD_UNITS * (SPARE_NAMES + 2 * clients)
+            self._level_after_mute = self._room_of_strangers - RECORD_UNITS * NAMES_AFTER_MUTE
+            self._burst = BURST + PRESENCES * control_units(_CLIENT_BYTES * clients)
+            self._room_of_replies = BACKLOG * chunk_units(chunk)
+            for account in self._accounts.values():
+                account.level = 0.0
 
     @property
     def muted(self) -> frozenset[str]:

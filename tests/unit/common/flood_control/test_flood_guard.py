@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fedquilt_common.wire.messages import AgentPresence
-from fedquilt_server.coordinator.flood_guard import (
+from fedquilt_common.flood_control.flood_guard import (
     BURST,
     CONTROL_UNITS,
     FIRST_MUTE,
@@ -20,6 +19,7 @@ from fedquilt_server.coordinator.flood_guard import (
     chunk_units,
     control_units,
 )
+from fedquilt_common.wire.messages import AgentPresence
 
 CHUNK = 256 * 1024
 
@@ -155,3 +155,12 @@ def test_names_without_end_do_not_fill_the_memory() -> None:
         guard.charge(f"name-{number}", 1.0, now=number / LEAK_PER_SECOND)
     assert len(guard._accounts) <= MOST_ACCOUNTS + 1
     assert guard.is_muted("noisy")
+
+
+def test_a_new_size_empties_the_buckets_and_ends_no_mute() -> None:
+    guard = FloodGuard(clients=4, chunk=CHUNK)
+    flood(guard)
+    guard.charge("pi", guard.room("pi"), 0.0)
+    guard.fit(clients=2, chunk=CHUNK)
+    assert guard.is_muted("noisy")
+    assert guard.charge("pi", guard.room("pi"), 0.0) is None

@@ -1,8 +1,8 @@
 """Admits the messages of agents, or drops them where they arrive: of agents that flood, and of QoS 0.
 
-A flood must cost the other agents next to nothing. So the coordinator cancels its subscriptions to an agent that
-floods, and drops what is still under way in the network thread. This never changes what counts: a reply that was
-dropped is offered again when its agent asks for the receipt.
+A flood must cost the other agents next to nothing. So the receiver, which is the coordinator or the relay of a site,
+cancels its subscriptions to an agent that floods, and drops what is still under way in the network thread. This never
+changes what counts: a reply that was dropped is offered again when its agent asks for the receipt.
 """
 
 from __future__ import annotations
@@ -10,13 +10,10 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from fedquilt_common.wire.number_ranges import count_in_ranges
-from fedquilt_common.wire.topics import NAME, Topics
-from fedquilt_common.wire.transport import MqttMessage, Transport
-from fedquilt_server.coordinator.flood_guard import (
+from fedquilt_common.flood_control.flood_guard import (
     RECORD_UNITS,
     RETAINED_NAME_UNITS,
     STRANGERS,
@@ -25,7 +22,10 @@ from fedquilt_server.coordinator.flood_guard import (
     chunk_units,
     control_units,
 )
-from fedquilt_server.coordinator.subscriptions import Subscriptions
+from fedquilt_common.flood_control.subscriptions import Subscriptions
+from fedquilt_common.wire.number_ranges import count_in_ranges
+from fedquilt_common.wire.topics import AGENT_KINDS, NAME, TopicKind, Topics
+from fedquilt_common.wire.transport import Incoming, MqttMessage, Transport
 
 log = logging.getLogger(__name__)
 
@@ -36,20 +36,40 @@ LOOK_SECONDS: Final = 10.0
 
 
 class Admission:
-    """Which messages reach the coordinator.
+    """Which messages reach the receiver.
 
     Args:
         transport: its subscriptions are narrowed while an agent is muted.
         guard: decides which agents flood.
+        kinds: what the receiver reads of each agent.
+        own: the receiver's name as an agent, which is never muted; empty: it is none.
+
+    Attributes:
+        guard: as above.
     """
 
-    def __init__(self, transport: Transport, topics: Topics, guard: FloodGuard) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        topics: Topics,
+        guard: FloodGuard,
+        kinds: Sequence[TopicKind] = AGENT_KINDS,
+        own: str = "",
+    ) -> None:
         self._topics = topics
-        self._subscriptions = Subscriptions(transport, topics)
-        self._guard = guard
+        self._subscriptions = Subscriptions(transport, topics, kinds)
+        self.guard = guard
+        self._own = own
         transport.ignore(self._is_muted)
         self._mutes: queue.SimpleQueue[Mute] = queue.SimpleQueue()
         self._look_at = 0.0
+
+    def turns_away(self, incoming: Incoming) -> bool:
+        """Whether to drop what the transport delivers, in its thread; a message that is dropped is acknowledged."""
+        if not isinstance(incoming, MqttMessage) or self.admits(incoming):
+            return False
+        incoming.ack()
+        return True
 
     def admits(self, message: MqttMessage) -> bool:
         """Whether to pass on a message that arrived; called in the network thread."""
@@ -64,30 +84,30 @@ class Admission:
 
     def ignores(self, message: MqttMessage) -> bool:
         """Whether a message's agent is muted. The retained presence of a muted agent is still admitted."""
-        if not self._guard.muted:
+        if not self.guard.muted:
             return False
         origin = self._origin(message.topic)
         return origin is not None and self._drops(origin, message)
 
     def _drops(self, origin: tuple[str, str], message: MqttMessage) -> bool:
         agent, kind = origin
-        looked_up = message.retained and kind == "presence" and agent in self._guard.muted
-        return self._guard.is_muted(agent) and not looked_up
+        looked_up = message.retained and kind == "presence" and agent in self.guard.muted
+        return self.guard.is_muted(agent) and not looked_up
 
     def _is_muted(self, topic: str) -> bool:
         """Whether the agent of a topic is muted; called for each packet, before it is parsed."""
-        if not self._guard.muted:
+        if not self.guard.muted:
             return False
         origin = self._origin(topic)
-        return origin is not None and self._guard.is_muted(origin[0])
+        return origin is not None and self.guard.is_muted(origin[0])
 
     def _origin(self, topic: str) -> tuple[str, str] | None:
         """Return the holder of the bucket that a message fills, and the kind of the message; None if it costs nothing.
 
-        Only the coordinator's own presence costs nothing, and what another coordinator publishes.
+        Only what coordinators publish costs nothing, and what is on the receiver's own topics.
         """
         origin = self._topics.origin(topic)
-        return None if origin is None else (_holder(origin[0]), origin[1])
+        return None if origin is None or origin[0] == self._own else (_holder(origin[0]), origin[1])
 
     def sender(self, topic: str) -> str:
         """Return the agent that published on a topic; ``UNKNOWN`` if the topic does not name one."""
@@ -100,7 +120,7 @@ class Admission:
         Args:
             name_units: what a new name costs all new names.
         """
-        if mute := self._guard.charge(_holder(agent), units, time.monotonic(), name_units):
+        if mute := self.guard.charge(_holder(agent), units, time.monotonic(), name_units):
             self._subscriptions.mute(mute.agent)
             self._mutes.put(mute)
 
@@ -115,12 +135,12 @@ class Admission:
     def start(self, agents: Iterable[str]) -> None:
         """Take over the agents of the journal, and drop what an earlier process left in the session."""
         names = list(agents)
-        self._guard.open(names, time.monotonic())
+        self.guard.open(names, time.monotonic())
         self._subscriptions.inherit(names)
 
-    def connect(self) -> None:
-        """Subscribe after a connection."""
-        self._subscriptions.renew()
+    def connect(self, others: Iterable[str]) -> None:
+        """Subscribe after a connection: to agents, and to what these filters name besides."""
+        self._subscriptions.renew(others)
 
     def advance(self) -> Iterator[Mute]:
         """End the mutes whose time is over, look for new agents, and yield the mutes that began."""
@@ -128,13 +148,13 @@ class Admission:
             mute = self._mutes.get()
             log.warning("%s", describe(mute))
             yield mute
-        if self._guard.muted:
+        if self.guard.muted:
             self._advance_mutes(time.monotonic())
 
     def _advance_mutes(self, now: float) -> None:
-        if ended := self._guard.end_mutes(now):
+        if ended := self.guard.end_mutes(now):
             self._subscriptions.unmute(ended)
-        muted = self._guard.muted
+        muted = self.guard.muted
         if muted and STRANGERS not in muted and now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
             self._subscriptions.look_around()
@@ -153,10 +173,10 @@ def _units(kind: str, payload: bytes) -> float:
 
 
 def describe(mute: Mute) -> str:
-    """Return the reason that the page shows for a mute."""
+    """Return the reason that people see for a mute."""
     if mute.agent == STRANGERS:
         return f"too many new agents: new ones are ignored for {mute.seconds:g} s"
     return (
-        f"agent {mute.agent} floods the coordinator with messages that cannot count: it is ignored for "
-        f"{mute.seconds:g} s. Stop the agent, or update it"
+        f"agent {mute.agent} floods the broker with messages that cannot count: it is ignored for {mute.seconds:g} s. "
+        "Stop the agent, or update it"
     )

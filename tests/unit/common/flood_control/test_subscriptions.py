@@ -1,19 +1,22 @@
-"""The coordinator's subscriptions at a broker: everything, or everything except muted agents."""
+"""Subscriptions at a broker: everything, or everything except muted agents."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
-from fedquilt_common.wire.topics import Topics
-from fedquilt_common.wire.transport import MqttMessage
-from fedquilt_server.coordinator.subscriptions import Subscriptions
+from fedquilt_common.flood_control.subscriptions import Subscriptions
+from fedquilt_common.wire.topics import RELAYED, Topics
+from fedquilt_common.wire.transport import MqttMessage, Transport
 
 TOPICS = Topics("lab")
 
 
 class Side:
-    """A coordinator's subscriptions, and what arrives of each agent."""
+    """Subscriptions of a coordinator, and what arrives of each agent."""
 
     def __init__(self) -> None:
         self.broker = MemoryBroker()
@@ -25,7 +28,7 @@ class Side:
         """Return the subscriptions of a new process that resumes the session."""
         self.transport.connect()
         self.subscriptions = Subscriptions(self.transport, TOPICS)
-        self.subscriptions.renew()
+        self.subscriptions.renew(TOPICS.filters("sites"))
         return self.subscriptions
 
     def _take(self, incoming: object) -> None:
@@ -107,7 +110,7 @@ def test_a_new_session_gets_the_subscriptions_of_the_moment(side: Side) -> None:
     side.subscriptions.mute("noisy")
     side.broker.sessions.clear()
     side.transport.connect()
-    side.subscriptions.renew()
+    side.subscriptions.renew(TOPICS.filters("sites"))
     assert side.receives("noisy") == side.receives("unknown") == set()
     assert side.receives("a") == ALL
 
@@ -117,7 +120,7 @@ def test_a_mute_that_ends_without_a_connection_leaves_nothing_behind(side: Side)
     side.transport.break_off()
     side.subscriptions.unmute(["noisy"])
     side.transport.connect()
-    side.subscriptions.renew()
+    side.subscriptions.renew(TOPICS.filters("sites"))
     assert side.filters == {*TOPICS.coordinator_filters(), *TOPICS.filters("sites")}
 
 
@@ -128,3 +131,11 @@ def test_the_next_process_drops_what_the_session_has_of_the_last(side: Side) -> 
     side.subscriptions.inherit(["a", "b", "noisy"])
     assert side.filters == {*TOPICS.coordinator_filters(), *TOPICS.filters("sites")}
     assert side.receives("noisy") == ALL
+
+
+def test_what_names_agents_comes_first_and_their_replies_last() -> None:
+    """A relay that restarts must have its boards before the manifest, and the manifest before replies."""
+    order: list[str] = []
+    transport = cast(Transport, SimpleNamespace(subscribe=order.extend, unsubscribe=lambda _: None))
+    Subscriptions(transport, TOPICS, RELAYED).renew([TOPICS.round])
+    assert order == [*TOPICS.filters("presence", "telemetry"), TOPICS.round, *TOPICS.filters("replies")]
