@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import socket
 import threading
 import time
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from tests.support.password_broker import password_line
 
 from fedquilt_common.errors import BrokerUnreachableError
 from fedquilt_common.wire.broker_url import BrokerAddress
@@ -181,11 +180,9 @@ def test_nobody_at_the_port(start: Start, mqtt: Mqtt) -> None:
 
 
 def test_refused_credentials(start: Start, mqtt: Mqtt) -> None:
-    salt, broker = b"0123456789ab", start()
-    key = hashlib.pbkdf2_hmac("sha512", b"right", salt, 101)
-    passwords = broker.folder / "passwords"
+    passwords = start().folder / "passwords"
     passwords.touch(0o600)
-    passwords.write_text(f"ann:$7$101${base64.b64encode(salt).decode()}${base64.b64encode(key).decode()}\n")
+    passwords.write_text(password_line("ann", "right"))
     closed = start(f"password_file {passwords}\n", replace=("allow_anonymous true", "allow_anonymous false"))
     side = mqtt(closed)
     for username, password in (("ann", "wrong"), ("bob", "right"), ("", "")):

@@ -68,7 +68,7 @@ def _advise_on_credentials(address: BrokerAddress) -> str:
         return f"Give the password of the user {address.username!r} in {BROKER_PASSWORD}"
     return (
         f"Correct the user {address.username!r} in the broker's address, or the password ({BROKER_PASSWORD}), and "
-        "start this command again; or give the user this password at the broker"
+        "start this command again. Or give the user this password at the broker"
     )
 
 
