@@ -19,8 +19,8 @@ _OWN_CERTIFICATE: Final = (
 NO_ANSWER: Final = "Check that the broker speaks MQTT 5, and look at its log"
 """What to do about a broker that neither accepts nor refuses the client."""
 _CLOSED: Final = "It may restart. If this repeats, look at its log"
-_NO_FAREWELL: Final = "Unspecified error"
-"""paho's name for a connection that ended without a DISCONNECT packet."""
+NO_FAREWELL: Final = 0x80
+"""The reason code with which paho reports a connection that ended without a DISCONNECT packet."""
 _OTHER_VERSION: Final = "Use a broker that speaks MQTT 5, such as Mosquitto 2"
 _OTHER_BROKER: Final = (
     "Write the address of the broker that serves this client now; the refusing broker's log may name it"
@@ -36,6 +36,13 @@ _FINAL: Final = {
     0x9D: _OTHER_BROKER,
 }
 """What to do by the reason code of a CONNACK (MQTT 5, section 3.2.2.2) that another attempt would only repeat."""
+_ENDINGS: Final = {
+    0x8B: _CLOSED,
+    0x8E: "Another process connects with a copy of this one's state or run folder. End one of the two",
+    0x95: _FINAL[0x95],
+    0x98: "Somebody has ended it at the broker",
+}
+"""What to do by the reason code of a DISCONNECT (MQTT 5, section 3.14.2.1)."""
 _CREDENTIALS: Final = frozenset({0x86, 0x87})
 """Reason codes: bad user or password, and not authorised, which Mosquitto sends for a bad password, too."""
 _TEMPORARY: Final = frozenset({0x88, 0x89, 0x97, 0x9F})
@@ -92,22 +99,27 @@ def explain_failed_attempt(address: BrokerAddress, error: BaseException | None) 
     return explain_tls_error(address, error) or Disconnected(f"no MQTT broker answers at {address}: {error}")
 
 
-def explain_loss(address: BrokerAddress, code: str, was_accepted: bool, tls_error: ssl.SSLError | None) -> Disconnected:
+def explain_loss(
+    address: BrokerAddress, code: int, name: str, *, was_accepted: bool, tls_error: ssl.SSLError | None
+) -> Disconnected:
     """Explain the end of a connection, which the broker had accepted or not.
 
     Args:
         address: the broker.
-        code: the reason code in paho's words.
+        code: the reason code of the broker's DISCONNECT, or ``NO_FAREWELL``.
+        name: the code in words.
         was_accepted: whether the broker had accepted the client.
         tls_error: what TLS raised; None for another reason.
     """
     if not was_accepted:
         advice = _OWN_CERTIFICATE if address.tls else NO_ANSWER
-        lost = Disconnected(f"{address} closed the connection before it accepted the client: {code}", advice=advice)
+        lost = Disconnected(f"{address} closed the connection before it accepted the client: {name}", advice=advice)
         return explain_tls_error(address, tls_error) or lost
-    if code == _NO_FAREWELL:
+    if code == NO_FAREWELL:
         return Disconnected(f"connection to {address} lost: the broker closed it", advice=_CLOSED)
-    return Disconnected(f"connection to {address} lost: {code}")
+    lost = Disconnected(f"connection to {address} lost: {name}")
+    advice = _advise_on_credentials(address) if code in _CREDENTIALS else _ENDINGS.get(code, lost.advice)
+    return replace(lost, advice=advice)
 
 
 def explain_crash(address: BrokerAddress, error: Exception) -> Crashed:

@@ -20,6 +20,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from fedquilt_common.errors import BrokerUnreachableError
 from fedquilt_common.wire.broker_url import BrokerAddress
 from fedquilt_common.wire.connection_errors import (
+    NO_FAREWELL,
     explain_answer,
     explain_crash,
     explain_failed_attempt,
@@ -59,8 +60,6 @@ log = logging.getLogger(__name__)
 _KEEPALIVE: Final = 30
 _FAREWELL: Final = 5.0
 """Seconds that ``close`` waits for the broker to acknowledge what is sent."""
-_NO_FAREWELL: Final = 0x80
-"""The reason code with which paho reports that a connection ended without a DISCONNECT packet."""
 
 
 class MqttTransport:
@@ -239,10 +238,11 @@ class MqttTransport:
         self._explained = False
 
     def _explain_loss(self, code: ReasonCode, was_accepted: bool) -> Disconnected:
-        unexplained = not (was_accepted or self._address.tls) and code.value == _NO_FAREWELL
+        unexplained = not (was_accepted or self._address.tls) and code.value == NO_FAREWELL
         if unexplained and uses_other_protocol(self._address):
             return explain_other_protocol(self._address)
-        return explain_loss(self._address, str(code), was_accepted, self._client.tls_error)
+        error = self._client.tls_error
+        return explain_loss(self._address, code.value, str(code), was_accepted=was_accepted, tls_error=error)
 
     def _on_crash(self, error: Exception) -> None:
         """Cut the connection, so that the broker publishes the will, and report the error."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
-from fedquilt_common.wire.connection_errors import explain_answer, explain_loss, explain_other_protocol
+from fedquilt_common.wire.connection_errors import NO_FAREWELL, explain_answer, explain_loss, explain_other_protocol
 
 PLAIN = parse_broker_url("mqtt://lab:1883")
 ANN = parse_broker_url("mqtt://ann:secret@lab:1883")
@@ -69,5 +69,22 @@ def test_the_other_protocol_is_named_with_the_address_to_write(
 
 
 def test_a_connection_that_ends_without_an_answer_may_end_otherwise_the_next_time() -> None:
-    lost = explain_loss(PLAIN, "Unspecified error", was_accepted=False, tls_error=None)
+    lost = explain_loss(PLAIN, NO_FAREWELL, "Unspecified error", was_accepted=False, tls_error=None)
     assert (lost.refused, "MQTT 5" in lost.advice) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (0x87, "Correct the user 'ann'"),
+        (0x8B, "It may restart"),
+        (0x8E, "a copy of this one's state or run folder"),
+        (0x95, "max_packet_size"),
+        (0x98, "ended it at the broker"),
+        (0x8D, "Check that the broker runs"),
+    ],
+)
+def test_the_broker_may_say_why_it_ends_a_connection(code: int, advice: str) -> None:
+    lost = explain_loss(ANN, code, "Name of the code", was_accepted=True, tls_error=None)
+    assert lost.reason == "connection to mqtt://lab:1883 lost: Name of the code"
+    assert advice in lost.advice
