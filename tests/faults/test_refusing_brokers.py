@@ -115,6 +115,7 @@ def test_a_simulation_that_the_broker_refuses_ends_without_a_restart(tmp_path: P
     assert (result["status"], result["exit_code"]) == ("failed", 3)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("certificate", ["unknown", "other protocol"])
 def test_a_coordinator_with_a_long_patience_does_not_wait_for_a_refusal(
     tmp_path: Path, broker: PasswordBroker, certificate: str
@@ -140,6 +141,7 @@ def renew_certificate(federation: Federation) -> None:
     (broker / "broker.key").write_text(identity.key_pem)
 
 
+@pytest.mark.quick
 def test_a_run_goes_on_with_a_new_certificate_of_the_broker(tmp_path: Path) -> None:
     federation = make_federation(tmp_path / "f", "lab", ["localhost"], free_port())
     federation.provision("pi", "pi4")
