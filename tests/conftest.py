@@ -74,13 +74,46 @@ LAST_WAIT = 0.8
 """Where the last of them stands among all files, from 0 to 1."""
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files of which ``make test`` or ``make test-long`` runs nothing: each worker would import them all."""
+    if not is_test_file(collection_path):
+        return None
+    match config.option.markexpr:
+        case "long":
+            may_be_selected = folder_of(collection_path) in LONG or names_mark(collection_path, "long")
+        case "not long":
+            may_be_selected = folder_of(collection_path) not in LONG or names_mark(collection_path, "quick")
+        case _:
+            return None
+    return None if may_be_selected else True
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by mark
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of whole runs and of the browser as long, and order the files."""
     for item in items:
+        check_mark(item)
         if folder_of(item.path) in LONG and item.get_closest_marker("quick") is None:
             item.add_marker("long")
     spread_waiting(items)
+
+
+def check_mark(item: pytest.Item) -> None:
+    """Refuse a mark that its test's file does not name, because ``pytest_ignore_collect`` would overlook it."""
+    for mark in ("long", "quick"):
+        if item.get_closest_marker(mark) is not None and not names_mark(item.path, mark):
+            raise pytest.UsageError(f"{item.nodeid} has the mark {mark!r}. Write pytest.mark.{mark} in its file.")
+
+
+@functools.cache
+def names_mark(path: Path, mark: str) -> bool:
+    """Return whether a file of tests gives one of them this mark."""
+    return f"mark.{mark}" in path.read_text()
+
+
+def is_test_file(path: Path) -> bool:
+    """Return whether pytest collects tests from this path."""
+    return path.suffix == ".py" and path.name.startswith("test_")
 
 
 @functools.cache

@@ -329,6 +329,13 @@ def test_no_file_is_too_long(module: str, path: Path) -> None:
     assert len(path.read_text().splitlines()) <= LONGEST_FILE
 
 
+@each(sources, lambda module, path: module)
+def test_each_class_variable_has_a_type_because_3_10_evaluates_no_bare_one(module: str, path: Path) -> None:
+    if "ClassVar" in (text := path.read_text()):
+        marks = [node.annotation for node in ast.walk(ast.parse(text)) if isinstance(node, ast.AnnAssign)]
+        assert not [mark.lineno for mark in marks if ast.unparse(mark).endswith("ClassVar")]
+
+
 FIRST = ("numpy", "paho.mqtt.client", "psutil", "rich", "typer", "yaml", "fedquilt_common.experiment.experiment")
 HEAVY = ("torch", "sklearn", "scipy", "fastapi", "uvicorn", "fedquilt_server", "fedquilt_common.training.learner")
 AGENTS = (

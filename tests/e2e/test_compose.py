@@ -158,9 +158,9 @@ def federation(tmp_path: Path, profile: str) -> Iterator[Federation]:
 
 def check_pages(page: httpx.Client) -> None:
     home = page.get("/")
-    links = re.findall(r'(?:src|href)="(/[^"]*)"', home.text)
+    links = re.findall(r'(?:src|href)="([^"#]+)"', home.text)
     assert {link.rpartition("/")[2] for link in links} >= {"page.js", "page.css", "htmx.min.js", "uPlot.min.css"}
-    answers = {link: page.get(link).status_code for link in ["/", "/healthz", "/metrics", *links]}
+    answers = {link: page.get(home.url.join(link)).status_code for link in ["/", "/healthz", "/metrics", *links]}
     assert set(answers.values()) == {200}, answers
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support.runs import PATIENCE, await_round, simulating
 
-ROUNDS = 40
+ROUNDS = 120  # so many that the interruption comes before the last one
 IDLE = f"""
 name: idle
 rounds: {ROUNDS}

@@ -55,7 +55,7 @@ class ShardFile:
         url: its address; "" if it lies beside the manifest.
     """
 
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     digest: Digest
     size: Big
     url: Annotated[FileAddress, AfterValidator(_check_address)] = ""
@@ -74,7 +74,7 @@ class ShardManifest:
         format: version of the manifest's form.
     """
 
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     experiment: str
     clients: Annotated[int, Field(ge=1, le=MAX_CLIENTS)]
     partition: str

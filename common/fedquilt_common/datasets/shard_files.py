@@ -41,7 +41,7 @@ class DatasetForm:
         label_dtype: of the labels.
     """
 
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     name: Annotated[str, Field(max_length=200)]
     shape: Annotated[tuple[Number, ...], Field(max_length=8)]
     dtype: NumberType

@@ -12,7 +12,7 @@ from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.learning_tasks.class_scores import clip_counts, count_classes, score_counts
 from fedquilt_common.learning_tasks.cross_entropy import bounded_sum, sum_cross_entropy
 from fedquilt_common.learning_tasks.learning_task import LearningTask, ScoreCounts
-from fedquilt_common.learning_tasks.metrics import ACCURACY, BALANCED_ACCURACY, LOSS, MACRO_F1
+from fedquilt_common.learning_tasks.metrics import ACCURACY, BALANCED_ACCURACY, LOSS, MACRO_F1, Metric
 from fedquilt_common.types import Shapes
 
 
@@ -24,8 +24,8 @@ class Classification(LearningTask):
         classes: number of classes.
     """
 
-    name: ClassVar = "classification"
-    metrics: ClassVar = (ACCURACY, BALANCED_ACCURACY, MACRO_F1, LOSS)
+    name: ClassVar[str] = "classification"
+    metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY, BALANCED_ACCURACY, MACRO_F1, LOSS)
 
     classes: int
 

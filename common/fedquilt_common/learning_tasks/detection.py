@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.learning_tasks.boxes import DetectedBoxes, match_boxes, select_boxes
 from fedquilt_common.learning_tasks.learning_task import LearningTask, ScoreCounts
-from fedquilt_common.learning_tasks.metrics import MAP50, MAP50_95
+from fedquilt_common.learning_tasks.metrics import MAP50, MAP50_95, Metric
 from fedquilt_common.types import Shapes
 
 OVERLAPS: Final = np.linspace(0.5, 0.95, 10)
@@ -43,8 +43,8 @@ class Detection(LearningTask):
         classes: number of classes.
     """
 
-    name: ClassVar = "detection"
-    metrics: ClassVar = (MAP50, MAP50_95)
+    name: ClassVar[str] = "detection"
+    metrics: ClassVar[tuple[Metric, ...]] = (MAP50, MAP50_95)
 
     classes: int
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.learning_tasks.cross_entropy import bounded_sum, sum_cross_entropy
 from fedquilt_common.learning_tasks.learning_task import LearningTask, ScoreCounts
-from fedquilt_common.learning_tasks.metrics import ACCURACY, LOSS, PERPLEXITY
+from fedquilt_common.learning_tasks.metrics import ACCURACY, LOSS, PERPLEXITY, Metric
 from fedquilt_common.types import Shapes
 
 PADDING: Final = 0
@@ -37,8 +37,8 @@ class NextWord(LearningTask):
         words: size of the vocabulary with its special words; the data set's ``classes``.
     """
 
-    name: ClassVar = "next-word"
-    metrics: ClassVar = (ACCURACY, PERPLEXITY, LOSS)
+    name: ClassVar[str] = "next-word"
+    metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY, PERPLEXITY, LOSS)
 
     words: int
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.learning_tasks.learning_task import LearningTask, ScoreCounts
-from fedquilt_common.learning_tasks.metrics import LARGEST, LOSS, MAE, R2
+from fedquilt_common.learning_tasks.metrics import LARGEST, LOSS, MAE, R2, Metric
 from fedquilt_common.types import Shapes
 
 _ROUNDING: Final = 1e-12
@@ -31,8 +31,8 @@ class Regression(LearningTask):
         outputs: targets of a sample.
     """
 
-    name: ClassVar = "regression"
-    metrics: ClassVar = (R2, MAE, LOSS)
+    name: ClassVar[str] = "regression"
+    metrics: ClassVar[tuple[Metric, ...]] = (R2, MAE, LOSS)
 
     outputs: int = 1
 

@@ -55,7 +55,7 @@ class InvertedResidual(nn.Module):
 class MobileNetV2(nn.Sequential):
     """The layers in order, and where AdaptiveFL's published code begins to cut them: stages 4, 3 and 2."""
 
-    start_layers: ClassVar = tuple(f"stage{stage}_0.layers.project_conv" for stage in (3, 2, 1))
+    start_layers: ClassVar[tuple[str, ...]] = tuple(f"stage{stage}_0.layers.project_conv" for stage in (3, 2, 1))
 
 
 def build(

@@ -47,7 +47,7 @@ class BasicBlock(nn.Module):
 class ResNet18(nn.Sequential):
     """The layers in order, and where AdaptiveFL's published code begins to cut them: stages 4, 3 and 2."""
 
-    start_layers: ClassVar = ("layer4", "layer3", "layer2")
+    start_layers: ClassVar[tuple[str, ...]] = ("layer4", "layer3", "layer2")
 
 
 def build(

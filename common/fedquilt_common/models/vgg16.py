@@ -26,7 +26,7 @@ _SMALLEST = 16
 class VGG16(nn.Sequential):
     """The layers in order, and where AdaptiveFL begins to cut them (Table 1)."""
 
-    start_layers: ClassVar = (8, 6, 4)
+    start_layers: ClassVar[tuple[int, ...]] = (8, 6, 4)
 
 
 def build(

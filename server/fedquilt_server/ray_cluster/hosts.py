@@ -27,7 +27,7 @@ from fedquilt_server.simulate.child_process import ChildSpec
 from fedquilt_server.simulate.mosquitto import free_port
 from fedquilt_server.simulate.plan import SimulationPlan
 from fedquilt_server.simulate.process_specs import agent_options, fixed_key
-from fedquilt_server.simulate.remote import USER, SecureListener
+from fedquilt_server.simulate.secure_listener import USER, SecureListener
 from fedquilt_server.status.placement import PlacementReader
 
 _PLACER: Final = "fedquilt_server.ray_cluster.placer"

@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment, dump_experiment
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
 from fedquilt_server.runs.other_experiment import name_other_experiment
 from fedquilt_server.runs.run_folder import inspect_folder
+from fedquilt_server.simulate.child_process import ChildSpec
 from fedquilt_server.simulate.mosquitto import free_port
-from fedquilt_server.simulate.remote import AgentHosts, SecureListener
+from fedquilt_server.simulate.secure_listener import SecureListener
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,16 @@ class SimulationPlan:
     def page_url(self) -> str:
         """Address of the status page."""
         return f"http://127.0.0.1:{self.page_port}/"
+
+
+class AgentHosts(Protocol):
+    """Hosts the agents of a simulation elsewhere."""
+
+    def spec(self, plan: SimulationPlan) -> ChildSpec:
+        """Describe the process on this machine that starts and watches the agents, and write what it needs."""
+
+    def news(self, plan: SimulationPlan) -> Sequence[str]:
+        """Return sentences on what has happened since the last call."""
 
 
 def new_run_folder(name: str) -> Path:

@@ -1,18 +1,13 @@
-"""What a simulation needs whose agents run on other machines: a broker for them, and something that hosts them."""
+"""The listener of a broker that agents on other machines reach."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 from fedquilt_common.files.durable import create_private
 from fedquilt_common.wire.broker_url import BrokerAddress
-from fedquilt_server.simulate.child_process import ChildSpec
-
-if TYPE_CHECKING:
-    from fedquilt_server.simulate.plan import SimulationPlan
 
 USER: Final = "run"
 """The only user of the broker of a run."""
@@ -61,13 +56,3 @@ class SecureListener:
             "allow_anonymous false",
             f"password_file {where / 'users'}",
         ]
-
-
-class AgentHosts(Protocol):
-    """Hosts the agents of a simulation elsewhere."""
-
-    def spec(self, plan: SimulationPlan) -> ChildSpec:
-        """Describe the process on this machine that starts and watches the agents, and write what it needs."""
-
-    def news(self, plan: SimulationPlan) -> Sequence[str]:
-        """Return sentences on what has happened since the last call."""
