@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.agent_config import AgentConfig, merge_config, parse_clients, parse_own_data
 from fedquilt_common.user_imports import check_allowed, is_user_import
 from fedquilt_common.wire.meter_topic import parse_meter_topic
-from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import MakeTransport
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -68,10 +67,10 @@ def agent(
     address = begin_process(settings)
     own, slot = _take_slot(_agent_settings(settings), settings.each)
 
-    def make(connect: MakeTransport) -> Agent:
+    def make(connect: MakeTransport, should_stop: Callable[[], bool]) -> Agent:
         if settings.link is None:
             return Agent(own, connect)
-        return Agent(own, wrap_transport(settings.link, own.name, min(own.clients), Topics(own.federation), connect))
+        return Agent(own, wrap_transport(settings.link, own, connect, should_stop))
 
     exit_code = run_participant(own, address, make)
     if slot is not None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Final
 
 from pydantic import ValidationError
 
+from fedquilt_client.settings import AgentSettings
 from fedquilt_common.errors import ProtocolError
 from fedquilt_common.experiment.experiment import Experiment, agent_specs
 from fedquilt_common.seeds import derive_seed
@@ -21,15 +23,16 @@ FROM_EXPERIMENT: Final = "experiment"
 """The value of ``--link`` that takes the link from the experiment."""
 
 
-def wrap_transport(text: str, name: str, client: int, topics: Topics, make: MakeTransport) -> MakeTransport:
+def wrap_transport(
+    text: str, own: AgentSettings, make: MakeTransport, should_stop: Callable[[], bool] = lambda: False
+) -> MakeTransport:
     """Put a simulated link in front of a transport.
 
     Args:
-        text: the link, such as ``rate=50,latency=1``; ``experiment`` takes that of the client's entry in the fleet.
-        name: the agent's name; seeds the packets that the link loses.
-        client: a client that the agent hosts.
-        topics: the topics of its federation.
+        text: the link, such as ``rate=50,latency=1``; ``experiment`` takes that of the agent's entry in the fleet.
+        own: the agent; its name seeds the packets that the link loses.
         make: makes the transport behind the link.
+        should_stop: whether the agent waits for the link no longer, because it stops.
 
     Returns:
         A function that makes the transport with the link.
@@ -39,13 +42,14 @@ def wrap_transport(text: str, name: str, client: int, topics: Topics, make: Make
     """
     from_experiment = text == FROM_EXPERIMENT
     link = Link() if from_experiment else parse_link(text)
+    client, topics, seed = min(own.clients), Topics(own.federation), derive_seed("link", own.name)
 
     def read_link(message: MqttMessage) -> Link | None:
         about_run = from_experiment and message.topic == topics.run and message.payload
         return link_for_client(message, client) if about_run else None
 
     def make_slow(deliver: Deliver, will: Will) -> Transport:
-        return SlowLinkTransport(link, make, deliver, will, derive_seed("link", name), read_link)
+        return SlowLinkTransport(link, make, deliver, will, seed, read_link, should_stop)
 
     return make_slow
 

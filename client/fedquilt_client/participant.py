@@ -20,6 +20,7 @@ from fedquilt_client.store import AgentStore
 from fedquilt_common.errors import ProtocolError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.wire.client_id import instance_of, keep_suffix
+from fedquilt_common.wire.connection_log import ConnectionLog
 from fedquilt_common.wire.messages import (
     IDLE_TELEMETRY_SECONDS,
     AgentPresence,
@@ -102,6 +103,7 @@ class Participant(ABC):
         self._coordinator_epoch = -1
         self._telemetry_due = AT_ONCE
         self._connected = self._ended = False
+        self._connection_log = ConnectionLog(log)
 
     def execute(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Work until ``should_stop`` returns True, or until the run ends if the settings say ``once``.
@@ -141,13 +143,14 @@ class Participant(ABC):
                 event.ack()
             case Connected(session_present):
                 self._connected = True
+                self._connection_log.note_connected()
                 log.info("connected to the broker")
                 self._presence.connect()
                 self._subscribe()  # the broker may have lost presence and subscriptions
                 self._reconnect(session_present=session_present)
             case Disconnected():
                 self._connected = False
-                log.warning("%s. %s; trying again", event.reason, event.advice)
+                self._connection_log.note_lost(event)
             case Crashed():
                 raise event.error
             case PublicationRefused():

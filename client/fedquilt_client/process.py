@@ -17,6 +17,9 @@ from fedquilt_common.wire.client_id import agent_client_id, keep_suffix
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.transport import Deliver, MakeTransport, Transport, Will
 
+MakeParticipant = Callable[[MakeTransport, Callable[[], bool]], Participant]
+"""Makes a participant from what makes its connection, and what returns whether the process stops."""
+
 
 class BrokerKeys(Protocol):
     """What a configuration says of the broker."""
@@ -49,15 +52,13 @@ def begin_process(config: BrokerKeys) -> BrokerAddress:
     return address.with_password(os.environ.get(BROKER_PASSWORD, ""))
 
 
-def run_participant(
-    settings: ParticipantSettings, address: BrokerAddress, make: Callable[[MakeTransport], Participant]
-) -> int:
+def run_participant(settings: ParticipantSettings, address: BrokerAddress, make: MakeParticipant) -> int:
     """Run a participant until a signal or the end of its run; returns the exit code.
 
     Args:
         settings: who it is.
         address: of the broker.
-        make: makes the participant with what makes its connection.
+        make: makes the participant.
     """
 
     def connect(deliver: Deliver, will: Will) -> Transport:
@@ -69,5 +70,5 @@ def run_participant(
     turns = CountedStop(stop)
     worked = measure_own_time()
     with report_liveness(lambda: (turns.count, worked())):
-        make(connect).execute(turns)
+        make(connect, stop).execute(turns)
     return stop.exit_code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -55,7 +54,7 @@ def relay(
     given = {k: v for k, v in locals().items() if k != "config" and v is not None}
     settings = merge_config(RelayConfig, "relay", config, given)
     address, own = begin_process(settings), _relay_settings(settings)
-    raise typer.Exit(run_participant(own, address, partial(SiteRelay, own)))
+    raise typer.Exit(run_participant(own, address, lambda connect, _: SiteRelay(own, connect)))
 
 
 def _relay_settings(config: RelayConfig) -> RelaySettings:

@@ -26,12 +26,14 @@ from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, pars
 from fedquilt_common.wire.client_id import coordinator_client_id, keep_suffix
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.transport import MakeTransport
+from fedquilt_server.coordinator.broker_wait import BROKER_SECONDS
 from fedquilt_server.coordinator.claims import all_free
 from fedquilt_server.coordinator.coordinator import STALL_SECONDS, Coordinator
 from fedquilt_server.coordinator.display import show_finished
 from fedquilt_server.provisioning.owners import InventoryFile, check_federation, find_inventory
 from fedquilt_server.run_options import (
     CoordinatorBrokerOption,
+    CoordinatorBrokerWaitOption,
     CoordinatorHostOption,
     CoordinatorInventoryOption,
     CoordinatorPageOption,
@@ -85,6 +87,7 @@ def coordinator(
     public_page: CoordinatorPublicPageOption = False,
     linger: LingerOption = 0.0,
     patience: CoordinatorPatienceOption = STALL_SECONDS,
+    broker_wait: CoordinatorBrokerWaitOption = BROKER_SECONDS,
     keep_replies: KeepReplies = False,
     tensorboard: TensorBoard = None,
     mlflow: Mlflow = None,
@@ -117,7 +120,9 @@ def coordinator(
                 show_finished(run, store)
             else:
                 transports = _transport_maker(address, federation, run.folder.path)
-                coordinator = Coordinator(run, federation, transports, store, read_assignments, patience, requests)
+                coordinator = Coordinator(
+                    run, federation, transports, store, read_assignments, patience, requests, broker_wait
+                )
                 _run_coordinator(coordinator, store, stop, shown_for)
         if run.folder.finished:
             _show_result(run, json_, shown_for, stop)

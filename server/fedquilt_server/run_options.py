@@ -54,6 +54,14 @@ CoordinatorPatienceOption = Annotated[
         min=1.0, callback=_check_finite, help="Seconds without progress after which failing clients end the run."
     ),
 ]
+CoordinatorBrokerWaitOption = Annotated[
+    float,
+    typer.Option(
+        min=1.0,
+        callback=_check_finite,
+        help="Seconds for which the broker may be unreachable at the start. A refusal is not waited for.",
+    ),
+]
 CoordinatorInventoryOption = Annotated[
     Path | None,
     typer.Option(

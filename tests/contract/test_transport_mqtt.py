@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
+import socket
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from tests.support.password_broker import password_line
 
 from fedquilt_common.errors import BrokerUnreachableError
 from fedquilt_common.wire.broker_url import BrokerAddress
+from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.mqtt_limits import (
     LARGEST_PACKET,
     PACKET_OVERHEAD,
     RECEIVE_MAXIMUM,
     RETAINED_EXPIRY,
 )
-from fedquilt_common.wire.transport import Connected, Will
+from fedquilt_common.wire.transport import Connected, Incoming, Will
 from fedquilt_server.simulate.mosquitto import free_port
 
 if TYPE_CHECKING:
@@ -178,11 +180,9 @@ def test_nobody_at_the_port(start: Start, mqtt: Mqtt) -> None:
 
 
 def test_refused_credentials(start: Start, mqtt: Mqtt) -> None:
-    salt, broker = b"0123456789ab", start()
-    key = hashlib.pbkdf2_hmac("sha512", b"right", salt, 101)
-    passwords = broker.folder / "passwords"
+    passwords = start().folder / "passwords"
     passwords.touch(0o600)
-    passwords.write_text(f"ann:$7$101${base64.b64encode(salt).decode()}${base64.b64encode(key).decode()}\n")
+    passwords.write_text(password_line("ann", "right"))
     closed = start(f"password_file {passwords}\n", replace=("allow_anonymous true", "allow_anonymous false"))
     side = mqtt(closed)
     for username, password in (("ann", "wrong"), ("bob", "right"), ("", "")):
@@ -192,6 +192,8 @@ def test_refused_credentials(start: Start, mqtt: Mqtt) -> None:
         assert peer.losses[0].refused
         assert f"mqtt://127.0.0.1:{closed.port} refused the connection: Not authorized" in peer.losses[0].reason
         assert not peer.transport.publish("x", b"")
+        peer.inbox.wait(lambda: len(peer.losses) > 1)  # noqa: B023 - called before the next turn
+        assert all(loss.refused for loss in peer.losses)  # the end of the connection is no loss of its own
         peer.transport.close()
     known = replace(closed.address, username="ann", password="right")  # noqa: S106
     side.peer(address=known).connect().settle()
@@ -234,6 +236,33 @@ def test_closing_without_a_broker_is_quick(
     before = time.monotonic()
     peer.transport.close(last=("presence", b"bye"))
     assert time.monotonic() - before < 10
+
+
+def test_closing_does_not_wait_for_an_address_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor for the name service. The attempt that was under way opens no connection when it gets an answer."""
+    tries, answer, ends = threading.Event(), threading.Event(), list[socket.socket]()
+
+    def wait_for_answer(*_: object) -> socket.socket:
+        tries.set()
+        assert answer.wait(60)
+        near, far = socket.socketpair()
+        ends.append(far)
+        return near
+
+    monkeypatch.setattr("fedquilt_common.wire.mqtt_client.open_connection", wait_for_answer)
+    monkeypatch.setattr("fedquilt_common.wire.mqtt_client._END_SECONDS", 0.1)
+    monkeypatch.setattr("fedquilt_common.wire.mqtt_client.socket.socket.setsockopt", lambda *_: None)
+    events = list[Incoming]()
+    transport = MqttTransport(BrokerAddress("127.0.0.1", 1), "a", events.append)
+    transport.connect()
+    assert tries.wait(20)
+    transport.close()
+    answer.set()
+    while not ends:
+        time.sleep(0.01)
+    with ends[0] as far:
+        assert far.recv(1) == b""
+    assert events == []
 
 
 def test_a_broker_for_tiny_packets_is_refused_by_name(start: Start, mqtt: Mqtt) -> None:

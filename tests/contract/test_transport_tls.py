@@ -101,6 +101,22 @@ def test_a_board_shows_its_certificate(start: Start, mqtt: Mqtt, certs: Path) ->
     assert "--cert and --key" in stranger.losses[0].advice
 
 
+@pytest.mark.parametrize("tls", [False, True], ids=["plain at TLS", "TLS at plain"])
+def test_the_wrong_protocol_is_named_with_the_address_to_write(
+    start: Start, mqtt: Mqtt, certs: Path, tls: bool
+) -> None:
+    broker = start() if tls else secure(start, certs)[0]
+    address = BrokerAddress("localhost", broker.port, tls=tls)
+    peer = mqtt(broker).peer(address=address)
+    peer.transport.connect()
+    peer.inbox.wait(lambda: peer.losses)
+    assert peer.losses[0].refused
+    assert peer.losses[0].reason == f"{address} {'does not use' if tls else 'requires'} TLS"
+    assert str(replace(address, tls=not tls)) in peer.losses[0].advice
+    peer.transport.close()
+    gc.collect()  # reports a socket that was left open
+
+
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     """A federation whose broker runs. It has a revoked board, and one of another authority."""

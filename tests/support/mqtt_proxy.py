@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar
 
 HOST: Final = "127.0.0.1"
+CONNECT: Final = 0x10
 PUBLISH: Final = 3
 QOS_1: Final = 0x02
 DUPLICATE_FLAG: Final = 0x08
@@ -212,12 +213,16 @@ class MqttProxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             first = await read_packet(reader)
-            name = client_identifier(first)
-            while "swallow" in self._rules_for(name):
-                await asyncio.sleep(HOLD_SECONDS)  # the client waits for an answer and gets none
-            if "refuse" not in self._rules_for(name):
-                await self._connect(name, first, reader, writer)
+            if first[0] == CONNECT:  # a client whose connection was cut asks whether the port speaks TLS
+                await self._greet(first, reader, writer)
         writer.transport.abort()
+
+    async def _greet(self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        name = client_identifier(first)
+        while "swallow" in self._rules_for(name):
+            await asyncio.sleep(HOLD_SECONDS)  # the client waits for an answer and gets none
+        if "refuse" not in self._rules_for(name):
+            await self._connect(name, first, reader, writer)
 
     def _rules_for(self, name: str) -> list[str]:
         return [what for whose, what in self._rules if whose(name)]

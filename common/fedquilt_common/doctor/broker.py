@@ -20,9 +20,11 @@ from fedquilt_common.errors import FedquiltError
 from fedquilt_common.wire.broker_url import BrokerAddress
 from fedquilt_common.wire.certificate import broker_user, read_certificate
 from fedquilt_common.wire.chunks import CHUNK
+from fedquilt_common.wire.connection_errors import NO_ANSWER, explain_other_protocol
 from fedquilt_common.wire.discovery import open_connection
 from fedquilt_common.wire.mosquitto_version import VERSION_TOPIC, can_reload, name_version, parse_version
 from fedquilt_common.wire.mqtt import MqttTransport
+from fedquilt_common.wire.other_protocol import uses_other_protocol
 from fedquilt_common.wire.tls import tls_context
 from fedquilt_common.wire.topics import COORDINATOR, HOME_ASSISTANT, SITE_USER, WATCH, Topics
 from fedquilt_common.wire.transport import Connected, Disconnected, Incoming, MqttMessage
@@ -96,9 +98,15 @@ def _check_tls(address: BrokerAddress, context: ssl.SSLContext, connection: sock
             Check("TLS", "fail", f"the broker's certificate: {error.verify_message}", _trust_advice(error)),
         ]
     except OSError as error:
-        advice = "Check that the port is the one for TLS (usually 8883)"
-        return [*checks, Check("TLS", "fail", f"no TLS connection: {error}", advice)]
+        return [*checks, _explain_failed_handshake(address, error)]
     return [*checks, _grade_days("broker's certificate", ssl.cert_time_to_seconds(certificate["notAfter"]))]
+
+
+def _explain_failed_handshake(address: BrokerAddress, error: OSError) -> Check:
+    if uses_other_protocol(address, error):
+        other = explain_other_protocol(address)
+        return Check("TLS", "fail", other.reason, other.advice)
+    return Check("TLS", "fail", f"no TLS connection: {error}", "Check that the port is the one for TLS (usually 8883)")
 
 
 def _end_tls(connection: ssl.SSLSocket) -> None:
@@ -201,18 +209,9 @@ def _check_mqtt(address: BrokerAddress, federation: str, site: str) -> list[Chec
 
 
 def _explain_refusal(event: Incoming | None, address: BrokerAddress) -> Check:
-    reason = event.reason if isinstance(event, Disconnected) else f"no answer from {address} in {SECONDS:.0f} seconds"
-    advice = (
-        "Check that this board's certificate is not revoked and is of this federation: `fedquilt boards` on the "
-        "workstation lists them"
-    )
-    if isinstance(event, Disconnected) and event.refused:
-        advice = event.advice
-    elif not address.tls:
-        advice = (
-            "Check whether the broker requires TLS (mqtts://) or a password (FEDQUILT_BROKER_PASSWORD), and has MQTT 5"
-        )
-    return Check("MQTT", "fail", reason, advice)
+    if not isinstance(event, Disconnected):
+        event = Disconnected(f"no answer from {address} in {SECONDS:.0f} seconds", advice=NO_ANSWER)
+    return Check("MQTT", "fail", event.reason, event.advice)
 
 
 def _check_coordinators_clock(presence: MqttMessage | None, arrived: float) -> list[Check]:

@@ -7,29 +7,91 @@ from dataclasses import replace
 from typing import Final
 
 from fedquilt_common.errors import FedquiltError
-from fedquilt_common.wire.broker_url import BrokerAddress
+from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress
 from fedquilt_common.wire.mqtt_limits import SMALLEST_PACKET
 from fedquilt_common.wire.tls import explain_tls_error
 from fedquilt_common.wire.transport import Crashed, Disconnected
 
 _OWN_CERTIFICATE: Final = (
-    "The broker may refuse this machine's certificate: revoked, or of another federation. Run `fedquilt doctor`"
+    "The broker may refuse this machine's certificate. Check that it is not revoked and is of this federation: "
+    "`fedquilt boards` on the workstation lists them"
 )
-_CREDENTIALS: Final = "Check the user, the password (FEDQUILT_BROKER_PASSWORD) and the certificates"
+NO_ANSWER: Final = "Check that the broker speaks MQTT 5, and look at its log"
+"""What to do about a broker that neither accepts nor refuses the client."""
 _CLOSED: Final = "It may restart. If this repeats, look at its log"
-_NO_FAREWELL: Final = "Unspecified error"
-"""paho's name for a connection that ended without a DISCONNECT packet."""
+NO_FAREWELL: Final = 0x80
+"""The reason code with which paho reports a connection that ended without a DISCONNECT packet."""
+_OTHER_VERSION: Final = "Use a broker that speaks MQTT 5, such as Mosquitto 2"
+_OTHER_BROKER: Final = (
+    "Write the address of the broker that serves this client now; the refusing broker's log may name it"
+)
+_LATER: Final = "The broker is overloaded or not ready yet. If this repeats, look at its log"
+_FINAL: Final = {
+    0x84: _OTHER_VERSION,
+    0x85: "Let the broker accept client identifiers that begin with `fedquilt-` and have up to 171 characters",
+    0x8A: "The broker has banned this client. Look at its log and its configuration",
+    0x8C: "Let the broker accept a user with a password, or a certificate: fedquilt has no other way to authenticate",
+    0x95: f"Raise the broker's max_packet_size to {SMALLEST_PACKET} or more",
+    0x9C: _OTHER_BROKER,
+    0x9D: _OTHER_BROKER,
+}
+"""What to do by the reason code of a CONNACK (MQTT 5, section 3.2.2.2) that another attempt would only repeat."""
+_ENDINGS: Final = {
+    0x8B: _CLOSED,
+    0x8E: "Another process connects with a copy of this one's state or run folder. End one of the two",
+    0x95: _FINAL[0x95],
+    0x98: "Somebody has ended it at the broker",
+}
+"""What to do by the reason code of a DISCONNECT (MQTT 5, section 3.14.2.1)."""
+_CREDENTIALS: Final = frozenset({0x86, 0x87})
+"""Reason codes: bad user or password, and not authorised, which Mosquitto sends for a bad password, too."""
+_TEMPORARY: Final = frozenset({0x88, 0x89, 0x97, 0x9F})
+"""Reason codes: server unavailable, server busy, quota exceeded, connection rate exceeded."""
 
 
-def explain_refusal(address: BrokerAddress, code: str) -> Disconnected:
-    """Explain that the broker answered the client with ``code`` instead of accepting it."""
-    return Disconnected(f"{address} refused the connection: {code}", refused=True, advice=_CREDENTIALS)
+def explain_answer(address: BrokerAddress, code: int, name: str) -> Disconnected:
+    """Explain a CONNACK with which the broker does not accept the client.
+
+    Args:
+        address: the broker, and how this client authenticates.
+        code: the reason code.
+        name: the code in words.
+    """
+    reason = f"{address} refused the connection: {name}"
+    if code in _TEMPORARY:
+        return Disconnected(reason, advice=_LATER)
+    advice = _advise_on_credentials(address) if code in _CREDENTIALS else _FINAL.get(code, "Look at the broker's log")
+    return Disconnected(reason, refused=True, advice=advice)
+
+
+def _advise_on_credentials(address: BrokerAddress) -> str:
+    """Say what to correct of how the client authenticates."""
+    if address.cert and not address.username:
+        return f"Check that the broker knows the user of the certificate {address.cert}: its ACL names all users"
+    if not address.username:
+        url = f"{replace(address, username='USER').without_password()}"
+        return f"Give a user in the broker's address ({url}), and its password in {BROKER_PASSWORD}"
+    if not address.password:
+        return f"Give the password of the user {address.username!r} in {BROKER_PASSWORD}"
+    return (
+        f"Correct the user {address.username!r} in the broker's address, or the password ({BROKER_PASSWORD}), and "
+        "start this command again. Or give the user this password at the broker"
+    )
 
 
 def explain_small_packets(address: BrokerAddress, largest: int) -> Disconnected:
     """Explain that the broker's largest packet, in bytes, is too small for control messages."""
-    advice = f"Raise the broker's max_packet_size to {SMALLEST_PACKET} or more"
-    return Disconnected(f"{address} accepts packets of at most {largest} bytes", refused=True, advice=advice)
+    return Disconnected(f"{address} accepts packets of at most {largest} bytes", refused=True, advice=_FINAL[0x95])
+
+
+def explain_other_protocol(address: BrokerAddress) -> Disconnected:
+    """Explain that the port speaks TLS although the address does not, or the other way round."""
+    other = replace(address, tls=not address.tls)
+    if address.tls:
+        advice = f"Write the broker's port for TLS, usually 8883. Or write {other}, without --ca, --cert and --key: it "
+        return Disconnected(f"{address} does not use TLS", refused=True, advice=f"{advice}encrypts nothing")
+    advice = f"Write {other}, and name the broker's CA with --ca unless this system has it"
+    return Disconnected(f"{address} requires TLS", refused=True, advice=advice)
 
 
 def explain_failed_attempt(address: BrokerAddress, error: BaseException | None) -> Disconnected:
@@ -37,22 +99,27 @@ def explain_failed_attempt(address: BrokerAddress, error: BaseException | None) 
     return explain_tls_error(address, error) or Disconnected(f"no MQTT broker answers at {address}: {error}")
 
 
-def explain_loss(address: BrokerAddress, code: str, was_accepted: bool, tls_error: ssl.SSLError | None) -> Disconnected:
+def explain_loss(
+    address: BrokerAddress, code: int, name: str, *, was_accepted: bool, tls_error: ssl.SSLError | None
+) -> Disconnected:
     """Explain the end of a connection, which the broker had accepted or not.
 
     Args:
         address: the broker.
-        code: the reason code in paho's words.
+        code: the reason code of the broker's DISCONNECT, or ``NO_FAREWELL``.
+        name: the code in words.
         was_accepted: whether the broker had accepted the client.
         tls_error: what TLS raised; None for another reason.
     """
     if not was_accepted:
-        lost = Disconnected(f"{address} closed the connection before it accepted the client: {code}")
-        lost = replace(lost, advice=_OWN_CERTIFICATE) if address.tls else lost
+        advice = _OWN_CERTIFICATE if address.tls else NO_ANSWER
+        lost = Disconnected(f"{address} closed the connection before it accepted the client: {name}", advice=advice)
         return explain_tls_error(address, tls_error) or lost
-    if code == _NO_FAREWELL:
+    if code == NO_FAREWELL:
         return Disconnected(f"connection to {address} lost: the broker closed it", advice=_CLOSED)
-    return Disconnected(f"connection to {address} lost: {code}")
+    lost = Disconnected(f"connection to {address} lost: {name}")
+    advice = _advise_on_credentials(address) if code in _CREDENTIALS else _ENDINGS.get(code, lost.advice)
+    return replace(lost, advice=advice)
 
 
 def explain_crash(address: BrokerAddress, error: Exception) -> Crashed:

@@ -77,10 +77,16 @@ class _Direction(threading.Thread):
         since = time.time() - time.monotonic()
         return self.link.end_of(start + since, seconds) - since
 
-    def wait_for_room(self) -> None:
-        """Wait until no more is queued than a transport may hold, so that memory does not grow with what is sent."""
+    def wait_for_room(self, should_stop: Callable[[], bool]) -> bool:
+        """Wait until no more is queued than a transport may hold, so that memory does not grow with what is sent.
+
+        Returns False if ``should_stop`` ended the wait.
+        """
         while self._bytes > QUEUED_BYTES and self.error is None and not self._ended:
+            if should_stop():
+                return False
             time.sleep(_PAUSE)
+        return True
 
     @property
     def idle(self) -> bool:
@@ -117,6 +123,7 @@ class SlowLinkTransport:
         seed: of the packet losses.
         find_link: called with each message that arrives; returns the link to imitate from then on, or None to keep
             the present one.
+        should_stop: whether nobody waits for the link any more, because the process stops.
     """
 
     def __init__(
@@ -127,10 +134,12 @@ class SlowLinkTransport:
         will: Will,
         seed: int = 0,
         find_link: Callable[[MqttMessage], Link | None] = lambda _: None,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self._link = link
         self._deliver = deliver
         self._find_link = find_link
+        self._should_stop = should_stop
         self._random = random.Random(seed)  # noqa: S311 - a simulation
         self._up, self._down = _Direction(link, "link-up"), _Direction(link, "link-down")
         self._inner = make(self._incoming, will)
@@ -145,14 +154,13 @@ class SlowLinkTransport:
         """Queue a message; the protocol repairs what the link loses.
 
         Returns:
-            True once the message is queued; False after ``close``.
+            True once the message is queued; False after ``close``, or if the process stops while too much is queued.
 
         Raises:
             FedquiltError: the transport raised it for an earlier message.
         """
-        if not self._open:
+        if not self._open or not self._up.wait_for_room(self._should_stop):
             return False
-        self._up.wait_for_room()
         self._raise_error()
         transfer = self._draw_transfer(topic, payload, header)
         self._up.carry(transfer, (lambda: self._send(topic, payload, header, retain)) if transfer.arrives else _drop)
@@ -200,7 +208,7 @@ class SlowLinkTransport:
     def drain(self, timeout: float) -> bool:
         self._raise_error()
         end = time.monotonic() + timeout
-        while not self._up.idle and time.monotonic() < end:
+        while not self._up.idle and time.monotonic() < end and not self._should_stop():
             time.sleep(_PAUSE)
         return self._up.idle and self._inner.drain(max(0.0, end - time.monotonic()))
 

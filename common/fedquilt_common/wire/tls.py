@@ -130,7 +130,7 @@ def explain_tls_error(address: BrokerAddress, error: BaseException | None) -> Di
     """Return what to report if one side rejects the certificate of the other; None for any other error."""
     if isinstance(error, ssl.SSLCertVerificationError):
         reason = f"certificate verify failed for the broker at {address}: {error.verify_message}"
-        return Disconnected(reason, advice=_TRUST)
+        return Disconnected(reason, refused=True, advice=_TRUST)
     if not isinstance(error, ssl.SSLError):
         return None
     _, _, alert = (error.reason or "").partition("_ALERT_")

@@ -81,7 +81,8 @@ class Disconnected:
 
     Attributes:
         reason: what happened, with the broker's address.
-        refused: whether the broker answered and refused the connection.
+        refused: whether another attempt ends the same way until somebody corrects something: the broker refuses this
+            client, or this client the broker.
         advice: what a person can check; a sentence without a full stop.
     """
 

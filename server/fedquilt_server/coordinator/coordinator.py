@@ -24,6 +24,7 @@ from fedquilt_common.flood_control.admission import UNKNOWN, Admission, describe
 from fedquilt_common.flood_control.flood_guard import FloodGuard
 from fedquilt_common.types import Assignments, ClientId
 from fedquilt_common.wire.certificate import describe_identity
+from fedquilt_common.wire.connection_log import ConnectionLog
 from fedquilt_common.wire.data_messages import DataRequest
 from fedquilt_common.wire.messages import CoordinatorPresence, EndMessage
 from fedquilt_common.wire.parsing import parse
@@ -39,6 +40,7 @@ from fedquilt_common.wire.transport import (
     Will,
 )
 from fedquilt_server.coordinator.agent_messages import AgentMessages
+from fedquilt_server.coordinator.broker_wait import BROKER_SECONDS, await_broker
 from fedquilt_server.coordinator.claims import Claims, all_free
 from fedquilt_server.coordinator.controls import Controls
 from fedquilt_server.coordinator.data_service import DataService
@@ -62,7 +64,6 @@ from fedquilt_server.status.stall import StallDetector, stall_advice
 
 log = logging.getLogger(__name__)
 
-CONNECT_SECONDS: Final = 10.0
 STEP_SECONDS: Final = 0.5
 HEALTH_SECONDS: Final = 0.5
 """Time between two judgements of the boards' health."""
@@ -83,6 +84,7 @@ class Coordinator:
         read_assignments: returns what the inventory decides: which board may host a client, and which are revoked.
         patience: seconds without progress after which failing clients end the run.
         requests: what people ask of the run.
+        broker_wait: seconds for which the broker may be unreachable at the start.
     """
 
     def __init__(
@@ -94,8 +96,11 @@ class Coordinator:
         read_assignments: Callable[[], Assignments] = all_free,
         patience: float | None = None,
         requests: queue.SimpleQueue[ControlRequest] | None = None,
+        broker_wait: float = BROKER_SECONDS,
     ) -> None:
         self.run = run
+        self._broker_wait = broker_wait
+        self._connection_log = ConnectionLog(log)
         self._read_assignments = read_assignments
         self.machine = run.machine
         self._store = store
@@ -177,8 +182,9 @@ class Coordinator:
         self._display.start(run)
         self._display.expect_boards(self._read_assignments().boards)
         self._transport.connect()
-        is_rejected, connected = False, self._await_broker(should_stop)
+        is_rejected = False
         try:
+            connected = await_broker(self._inbox, self._take, self._broker_wait, should_stop)
             if connected is not None and (connected.session_present or self._await_turn(should_stop)):
                 self._work(should_stop)
         except FedquiltError as error:
@@ -213,31 +219,6 @@ class Coordinator:
                 run.note_alive(clock.now(), force=True)
         while self.machine.finished and not run.folder.closed and not should_stop():
             self._publish_end()
-
-    def _await_broker(self, should_stop: Callable[[], bool]) -> Connected | None:
-        """Wait for the connection; returns None if ``should_stop`` ended the wait.
-
-        Raises:
-            BrokerUnreachableError: no broker accepts the coordinator.
-        """
-        deadline = time.monotonic() + CONNECT_SECONDS
-        last = Disconnected("no answer")
-        while True:
-            try:
-                incoming = self._inbox.get(timeout=STEP_SECONDS)
-            except queue.Empty:
-                if should_stop():
-                    return None
-                if time.monotonic() >= deadline:
-                    raise BrokerUnreachableError(f"{last.reason}. {last.advice}") from None
-                continue
-            if isinstance(incoming, Disconnected):
-                last = incoming
-                if last.refused or time.monotonic() >= deadline:
-                    raise BrokerUnreachableError(f"{last.reason}. {last.advice}")
-            self._take(incoming)
-            if isinstance(incoming, Connected):
-                return incoming
 
     def _await_turn(self, should_stop: Callable[[], bool]) -> bool:
         """Wait until no coordinator that works here can object: nothing of this run is published before.
@@ -329,6 +310,7 @@ class Coordinator:
                 self._acknowledge()
             case Connected():
                 self._connected = True
+                self._connection_log.note_connected()
                 self._claims.start_listening()
                 self._rivals.connect()
                 self._announce()
@@ -339,6 +321,7 @@ class Coordinator:
                 raise incoming.error
             case Disconnected():
                 self._connected = False
+                self._connection_log.note_lost(incoming)
                 self._store.update(broker_connected=False, message=f"{incoming.reason}. {incoming.advice}")
 
     def _check_refusal(self, refused: PublicationRefused) -> None:

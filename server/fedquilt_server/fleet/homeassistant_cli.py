@@ -17,6 +17,7 @@ from fedquilt_common.errors import BrokerUnreachableError
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
 from fedquilt_common.wire.client_id import agent_client_id
+from fedquilt_common.wire.connection_log import ConnectionLog
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.topics import HOME_ASSISTANT
 from fedquilt_common.wire.transport import Connected, Crashed, Disconnected, Incoming, MqttMessage, Will
@@ -66,6 +67,7 @@ class HomeAssistantBridge:
         self._farewell = OFFLINE
         self._record_due = 0.0
         self._connected = self._ever_connected = False
+        self._connection_log = ConnectionLog(log)
         self._events: queue.SimpleQueue[Incoming] = queue.SimpleQueue()
         client_id = agent_client_id(self._name, HOME_ASSISTANT, secrets.token_hex(16))
         will = Will(bridge_topic(self._name), OFFLINE)
@@ -171,6 +173,7 @@ class HomeAssistantBridge:
                     self._published.setdefault(event.topic, event.payload)
             case Connected():
                 self._connected = self._ever_connected = True
+                self._connection_log.note_connected()
                 self._published.clear()  # the broker may have lost it
                 self._transport.subscribe(own_filters(self._name))
                 self._transport.publish(bridge_topic(self._name), ONLINE, retain=True)
@@ -178,7 +181,7 @@ class HomeAssistantBridge:
                 self._connected = False
                 if not self._ever_connected:
                     raise BrokerUnreachableError(f"{event.reason}. {event.advice}")
-                log.warning("%s. %s; trying again", event.reason, event.advice)
+                self._connection_log.note_lost(event)
             case Crashed():
                 raise event.error
 

@@ -15,7 +15,8 @@ from fedquilt_server.ray_cluster.library import ActorLostError, Cluster
 from fedquilt_server.ray_cluster.node import AgentActor, AgentEnd, AgentOrder
 from fedquilt_server.ray_cluster.nodes import ReadyNodes
 from fedquilt_server.ray_cluster.requests import AgentRequest, HostRequest
-from fedquilt_server.simulate.supervisor import FAILED_STARTS, FINAL_CODES, KILLED, SHORT_LIFE, describe_exit
+from fedquilt_server.simulate.child_process import FINAL_CODES
+from fedquilt_server.simulate.supervisor import FAILED_STARTS, KILLED, SHORT_LIFE, describe_exit
 from fedquilt_server.status.placement import Placement
 
 log = logging.getLogger(__name__)

@@ -20,6 +20,9 @@ ChildProcess = subprocess.Popen[bytes] | ForkedProcess
 FORK_SECONDS: Final = 120.0
 """How long a fork server may take to load its modules and to start a process."""
 
+FINAL_CODES: Final = frozenset({2, 4, 5, 6, 7, 13})
+"""Exit codes of `fedquilt` that another start would only repeat; see docs/reference/exit-codes.md."""
+
 _STEP_SECONDS: Final = 0.1
 
 
@@ -34,6 +37,7 @@ class ChildSpec:
         fork_server: path of the socket of the fork server that starts it; None: this process starts it.
         group: the control group that it enters before its program begins; None: that of this process.
         folder: its working directory; None: that of this process.
+        final_codes: exit codes that another start would only repeat: they end the run.
     """
 
     name: str
@@ -45,6 +49,7 @@ class ChildSpec:
     fork_server: Path | None = None
     group: Path | None = None
     folder: Path | None = None
+    final_codes: frozenset[int] = FINAL_CODES
 
 
 def spawn(spec: ChildSpec, is_served: Callable[[], bool] = lambda: True) -> ChildProcess:

@@ -6,9 +6,10 @@ import hashlib
 import sys
 from typing import Final
 
+from fedquilt_common.errors import BrokerUnreachableError
 from fedquilt_common.experiment.experiment import AgentSpec, agent_specs
 from fedquilt_common.privacy.noise_key import KEY_VARIABLE
-from fedquilt_server.simulate.child_process import ChildSpec
+from fedquilt_server.simulate.child_process import FINAL_CODES, ChildSpec
 from fedquilt_server.simulate.fork_servers import ForkServers
 from fedquilt_server.simulate.limited_boards import LimitedBoards
 from fedquilt_server.simulate.mosquitto import broker_command
@@ -16,6 +17,8 @@ from fedquilt_server.simulate.plan import SimulationPlan
 
 FORK_IDLE_SECONDS: Final = 30.0
 """How long a forked training process may have no task: another fork takes a tenth of a second."""
+COORDINATOR_FINAL_CODES: Final = FINAL_CODES | {BrokerUnreachableError.exit_code}
+"""A coordinator waits for a broker that may come; it ends for one that does not, or that refuses it."""
 STALL_SECONDS: Final = 10.0
 """A simulation whose failing clients prevent the quorum ends after this time; a restarted agent retries within it."""
 
@@ -29,7 +32,8 @@ def broker_spec(plan: SimulationPlan) -> ChildSpec:
     argv = broker_command(
         folder, plan.broker_port, () if listener is None else listener.config(folder, plan.broker_port)
     )
-    return ChildSpec("broker", "broker", tuple(argv), plan.folder / "logs" / "broker.log")
+    log = plan.folder / "logs" / "broker.log"
+    return ChildSpec("broker", "broker", tuple(argv), log, final_codes=frozenset())  # Mosquitto has other exit codes
 
 
 def _fedquilt_command(*arguments: str) -> tuple[str, ...]:
@@ -44,7 +48,8 @@ def coordinator_spec(plan: SimulationPlan) -> ChildSpec:
         *plan.connection,
         *(["--keep-replies"] if plan.keep_replies else []),
     )  # fmt: skip
-    return ChildSpec("coordinator", "coordinator", argv, plan.folder / "logs" / "coordinator.log", plan.environment)
+    log = plan.folder / "logs" / "coordinator.log"
+    return ChildSpec("coordinator", "coordinator", argv, log, plan.environment, final_codes=COORDINATOR_FINAL_CODES)
 
 
 def agent_child_specs(plan: SimulationPlan, servers: ForkServers, boards: LimitedBoards) -> list[ChildSpec]:

@@ -29,8 +29,6 @@ SAMPLE_SECONDS: Final = 0.5
 _POLL_SECONDS: Final = 0.05
 KILLED: Final = frozenset({0, -signal.SIGKILL, -signal.SIGTERM}) | STOPPED_CODES
 """Exit codes that do not count as a failed start: success, and signals from other processes."""
-FINAL_CODES: Final = frozenset({2, 4, 5, 6, 7, 13})
-"""Exit codes that a restart would only repeat; see docs/reference/exit-codes.md."""
 
 
 @dataclass
@@ -125,7 +123,7 @@ class Supervisor:
     def _restart(self, child: _Child, code: int) -> None:
         failed = code not in KILLED and time.monotonic() - child.started < SHORT_LIFE
         child.failed_starts = child.failed_starts + 1 if failed else 0
-        if code in FINAL_CODES or child.failed_starts >= FAILED_STARTS:
+        if code in child.spec.final_codes or child.failed_starts >= FAILED_STARTS:
             if child.spec.listener is None:
                 raise _failure(child.spec, code)
             self._do_without(child)
@@ -200,6 +198,6 @@ def _failure(spec: ChildSpec, code: int) -> RunFailedError:
     if code == RunFailedError.exit_code and (message := last_error(tail)):
         return RunFailedError(message)  # it is complete; a traceback before it is no reason
     error = RunFailedError(f"{spec.name} {describe_exit(code)}. The end of its log ({spec.log}):\n{tail}")
-    if code in FINAL_CODES | {BrokerUnreachableError.exit_code}:
+    if code in spec.final_codes | {BrokerUnreachableError.exit_code}:
         error.exit_code = code
     return error

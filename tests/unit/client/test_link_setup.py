@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
 from fedquilt_client.link_setup import link_for_client, wrap_transport
+from fedquilt_client.settings import AgentSettings
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.wire.link import Link
@@ -15,6 +18,7 @@ from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Deliver, MqttMessage, Transport, Will
 
 TOPICS = Topics("lab")
+PI = AgentSettings("pi", (1, 2), Path("pi"), "lab")
 EXPERIMENT = Experiment.model_validate(
     {
         "name": "x", "speedup": 20, "data": {"set": "digits", "clients": 4}, "model": {"name": "mlp"},
@@ -49,7 +53,7 @@ def test_an_agent_learns_its_link_from_the_run() -> None:
     def make(deliver: Deliver, will: Will) -> Transport:
         return MemoryTransport(broker, "pi", deliver, will=will)
 
-    linked = wrap_transport("experiment", "pi", 1, TOPICS, make)(lambda _: None, Will("gone", b""))
+    linked = wrap_transport("experiment", PI, make)(lambda _: None, Will("gone", b""))
     assert isinstance(linked, SlowLinkTransport)
     linked.connect()
     linked.subscribe([TOPICS.run])
@@ -62,4 +66,4 @@ def test_an_agent_learns_its_link_from_the_run() -> None:
 
 def test_a_link_that_is_none_is_refused() -> None:
     with pytest.raises(ExperimentError, match="write it as"):
-        wrap_transport("lora", "pi", 0, TOPICS, lambda *_: MemoryTransport(MemoryBroker(), "pi", print))
+        wrap_transport("lora", PI, lambda *_: MemoryTransport(MemoryBroker(), "pi", print))

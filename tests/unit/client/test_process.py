@@ -27,7 +27,7 @@ class Idle:
     def __init__(self) -> None:
         self.work: queue.SimpleQueue[str] = queue.SimpleQueue()
 
-    def connect(self, connect: MakeTransport) -> Participant:
+    def connect(self, connect: MakeTransport, _should_stop: Callable[[], bool]) -> Participant:
         connect(print, Will("x", b""))
         return cast(Participant, self)
 

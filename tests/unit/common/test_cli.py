@@ -22,7 +22,7 @@ from fedquilt_common import __version__, cli, errors
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.experiment.agent_config import AgentConfig
 from fedquilt_common.experiment_file import load_experiment
-from fedquilt_server.coordinator.coordinator import Coordinator
+from fedquilt_server.coordinator.broker_wait import await_broker
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.simulate.mosquitto import free_port
 
@@ -136,10 +136,9 @@ def test_an_absent_experiment_is_named(tmp_path: Path) -> None:
 
 
 def test_a_coordinator_without_a_broker_names_the_address(tmp_path: Path) -> None:
-    hurry = partial(warm.assign, "fedquilt_server.coordinator.coordinator:CONNECT_SECONDS", 1.0)
     address = f"mqtt://127.0.0.1:{free_port()}"
-    options = ("--broker", address, "--out", "run", "--no-page")
-    done = fedquilt("coordinator", str(EXPERIMENT), *options, where=tmp_path, before=hurry)
+    options = ("--broker", address, "--broker-wait", "1", "--out", "run", "--no-page")
+    done = fedquilt("coordinator", str(EXPERIMENT), *options, where=tmp_path)
     assert (done.returncode, done.stdout) == (3, "")
     assert f"fedquilt: no MQTT broker answers at {address}" in done.stderr
     assert "firewall" in done.stderr
@@ -147,18 +146,17 @@ def test_a_coordinator_without_a_broker_names_the_address(tmp_path: Path) -> Non
 
 def stop_while_waiting() -> None:
     """Let this process's coordinator get SIGTERM as soon as it waits for a broker, for which it would wait long."""
-    wait = Coordinator._await_broker
+    wait = await_broker
 
     def stop_and_wait(*given: Any) -> object:
         os.kill(os.getpid(), signal.SIGTERM)
         return wait(*given)
 
-    warm.assign("fedquilt_server.coordinator.coordinator:CONNECT_SECONDS", 1000.0)
-    warm.assign("fedquilt_server.coordinator.coordinator:Coordinator._await_broker", stop_and_wait)
+    warm.assign("fedquilt_server.coordinator.coordinator:await_broker", stop_and_wait)
 
 
 def test_a_coordinator_that_waits_for_a_broker_can_be_stopped(tmp_path: Path) -> None:
-    options = ("--broker", f"mqtt://127.0.0.1:{free_port()}", "--out", "run", "--no-page")
+    options = ("--broker", f"mqtt://127.0.0.1:{free_port()}", "--broker-wait", "1000", "--out", "run", "--no-page")
     done = fedquilt("coordinator", str(EXPERIMENT), *options, where=tmp_path, before=stop_while_waiting)
     assert done.returncode == 143
 

@@ -198,6 +198,7 @@ def test_an_open_broker_on_this_machine(tmp_path: Path) -> None:
         wrong = check_broker(parse_broker_url(f"mqtts://127.0.0.1:{port}"), "lab")
         assert (wrong[-1].name, wrong[-1].state) == ("TLS", "fail")
         assert "8883" in wrong[-1].advice
+        assert f"mqtt://127.0.0.1:{port}, without --ca" in wrong[-1].advice
 
 
 def test_a_broker_that_takes_small_packets_only(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import threading
 import time
 from collections.abc import Callable
 
@@ -66,7 +67,10 @@ class Board:
         self.heard: list[Incoming] = []
         self.others: list[MqttMessage] = []
         self.arrivals: list[float] = []
-        self.near = SlowLinkTransport(link, self._make, self.heard.append, WILL, seed=3)
+        self.should_stop: Callable[[], bool] = lambda: False
+        self.near = SlowLinkTransport(
+            link, self._make, self.heard.append, WILL, seed=3, should_stop=lambda: self.should_stop()
+        )
         self.far = MemoryTransport(self.broker, "far", self._take)
         self.far.connect()
         self.far.subscribe(["up/#"])
@@ -251,6 +255,22 @@ def test_what_the_transport_refuses_is_told_to_the_next_who_publishes() -> None:
         board.near.drain(1.0)
     board.far.publish("down/1", b"y")
     wait_for(lambda: len(board.messages) == 1)
+
+
+def test_a_stop_ends_the_wait_for_a_slow_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not fit the queue would take days."""
+    monkeypatch.setattr(slow_link, "QUEUED_BYTES", 10_000)
+    board, stopped = Board(Link(rate=0.1)), threading.Event()
+    board.should_stop = stopped.is_set
+    assert board.near.publish("up/1", bytes(20_000))
+    results = list[bool]()
+    sender = threading.Thread(target=lambda: results.append(board.near.publish("up/2", b"x")), daemon=True)
+    sender.start()
+    assert results == []
+    stopped.set()
+    sender.join(20)
+    assert results == [False]
+    assert not board.near.drain(1000.0)
 
 
 def test_whoever_publishes_waits_while_much_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,61 +8,24 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.support.supervised import Stage, alive
 
 from fedquilt_common.errors import RunFailedError
 from fedquilt_common.process.forked import WORKER_NAME, ForkedProcess
 from fedquilt_server.simulate import supervisor as supervisor_module
 from fedquilt_server.simulate.child_process import ChildSpec, Role
-from fedquilt_server.simulate.supervisor import FAILED_STARTS, FINAL_CODES, Supervisor, describe_exit
+from fedquilt_server.simulate.process_specs import COORDINATOR_FINAL_CODES
+from fedquilt_server.simulate.supervisor import FAILED_STARTS, describe_exit
 
 SLEEP = "import time; time.sleep(600)"
 IGNORES_SIGTERM = (
     "import signal, time, sys; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
 )
-
-
-class Stage:
-    """A supervisor and its folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.reports: list[str] = []
-        self.supervisor = Supervisor(folder / "pids.json", self.reports.append)
-        self.seen: set[int] = set()
-
-    def start(
-        self, name: str, role: Role, code: str, env: dict[str, str] | None = None, options: tuple[str, ...] = ("-S",)
-    ) -> Path:
-        """Start a program; without packages, unless ``options`` of Python are given, because it starts faster."""
-        log = self.folder / "logs" / f"{name}.log"
-        self.supervisor.start(ChildSpec(name, role, (sys.executable, *options, "-c", code), log, env))
-        self.seen.update(self.pids().values())
-        return log
-
-    def pids(self) -> dict[str, int]:
-        """The process ids of all children, from the file."""
-        pids = json.loads((self.folder / "pids.json").read_text())
-        return {**pids.pop("agents"), **pids.pop("fork_servers", {}), **pids}
-
-    def agent(self, name: str) -> int:
-        return self.pids()[name]
-
-    @property
-    def said(self) -> str:
-        return "\n".join(self.reports)
-
-    def watch_until(self, done: Callable[[], bool], seconds: float = 20) -> None:
-        end = time.monotonic() + seconds
-        while not done():
-            assert time.monotonic() < end, f"still waiting after {seconds} seconds"
-            assert self.supervisor.watch() is False
-            self.seen.update(self.pids().values())
-            time.sleep(0.02)
 
 
 @pytest.fixture
@@ -71,13 +34,6 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     with made.supervisor:
         yield made
     assert [pid for pid in made.seen if alive(pid)] == []
-
-
-def alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_a_killed_child_is_started_again_and_the_pids_are_current(stage: Stage) -> None:
@@ -165,13 +121,22 @@ def test_a_failure_after_a_long_life_starts_the_count_anew(stage: Stage, monkeyp
     stage.watch_until(lambda: log.read_text().count("started") > FAILED_STARTS + 1)
 
 
-@pytest.mark.parametrize("code", sorted(FINAL_CODES))
+@pytest.mark.parametrize("code", sorted(COORDINATOR_FINAL_CODES))
 def test_what_another_start_would_not_mend_is_given_up_at_once(stage: Stage, code: int) -> None:
-    log = stage.start("coordinator", "coordinator", f"print('why', flush=True); raise SystemExit({code})")
+    words = f"print('why', flush=True); raise SystemExit({code})"
+    log = stage.start("coordinator", "coordinator", words, final=COORDINATOR_FINAL_CODES)
     with pytest.raises(RunFailedError, match=f"(?s)coordinator ended with exit code {code}.*why") as failure:
         stage.watch_until(lambda: False)
     assert failure.value.exit_code == code
     assert log.read_text() == "why\n"
+
+
+def test_an_agent_that_finds_no_broker_is_started_again(stage: Stage) -> None:
+    """Its next start may cut its reply for a broker that accepts smaller messages only."""
+    log = stage.start("pi", "agent", "print('up', flush=True); raise SystemExit(3)")
+    with pytest.raises(RunFailedError) as failure:
+        stage.watch_until(lambda: False)
+    assert (log.read_text().count("up"), failure.value.exit_code) == (FAILED_STARTS, 3)
 
 
 PRINTS_END_TIME = """
