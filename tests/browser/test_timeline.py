@@ -28,7 +28,8 @@ def test_the_first_round_that_is_shown_has_a_label(visit: Visit) -> None:
     visit.page.evaluate(RECORD_TEXTS)
     for button in ("timeline-in", "timeline-out"):
         visit.page.click(f"#{button}")
-    visit.page.wait_for_function("['round 19', 'round 20', 'round 21'].every((one) => window.texts.includes(one))")
+    rounds = ["round 19", "round 20", "round 21"]
+    visit.page.wait_for_function("(all) => all.every((one) => window.texts.includes(one))", arg=rounds)
 
 
 # Sum how far the parts of the page move after they have been painted first.

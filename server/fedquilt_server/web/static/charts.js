@@ -3,6 +3,7 @@ import { byId, choice, element, onEvent, once } from "./dom.js";
 import { append, isKnown, points, run, specs, stacked, X } from "./curve_data.js";
 import { fillGhostTable, ghosts, startGhosts } from "./ghosts.js";
 import { colour, onTheme, patternOf } from "./palette.js";
+import { setText } from "./renew.js";
 
 const HEIGHT = 170;
 const MARKS_UP_TO = 20;
@@ -151,7 +152,7 @@ function describe(name, spec) {
 
 function note(name) {
   const low = charts[name]?.uplot.scales.y.min ?? 0;
-  byId(`${name}-note`).textContent = low > 0 ? `axis begins at ${specs()[name].tick(low, low / 10)}` : "";
+  setText(byId(`${name}-note`), low > 0 ? `axis begins at ${specs()[name].tick(low, low / 10)}` : "");
 }
 
 // --- all charts -----------------------------------------------------------------------------------------------
@@ -162,7 +163,7 @@ const shapeOf = (name, spec) => [against, run.measure, ...spec.lines.map((line) 
 function draw(name, spec, width) {
   const box = byId(`${name}-chart`);
   const known = spec.lines.filter((line) => isKnown(line.column));
-  byId(`${name}-title`).textContent = spec.title;
+  setText(byId(`${name}-title`), spec.title);
   box.setAttribute("role", "img");
   box.setAttribute("aria-label", describe(name, spec));
   if (!known.length) {

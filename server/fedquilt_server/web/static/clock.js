@@ -1,4 +1,6 @@
 // Times, by the server's clock: a board's or a reader's clock may be wrong.
+import { setText } from "./renew.js";
+
 const SAMPLES = 12; // those of a minute: a clock that is set meanwhile shows soon
 const LEAST_SKEW = 2; // seconds: clocks that differ by less are taken as equal
 let samples = [];
@@ -46,8 +48,7 @@ function countdown(deadline) {
 function updateTexts(root, name, text) {
   for (const node of root.querySelectorAll(`[data-${name}]`)) {
     const at = Number(node.dataset[name]);
-    const written = at && Math.abs(at) < 1e11 ? text(at) : "–";
-    if (node.textContent !== written) node.textContent = written;
+    setText(node, at && Math.abs(at) < 1e11 ? text(at) : "–");
   }
 }
 

@@ -1,6 +1,7 @@
-// The event stream, and the banner that shows its state. htmx opens the stream and replaces the parts of the page.
+// The event stream, and the banner that shows its state. htmx opens the stream; the parts of the page change in place.
 import { setClock, tick, updateTitle } from "./clock.js";
-import { attachListeners, byId, setText } from "./dom.js";
+import { attachListeners, byId } from "./dom.js";
+import { renew, setText } from "./renew.js";
 
 const SILENCE_MS = 15000; // three of the server's heartbeats
 const ENDED = ["finished", "failed", "stopped", "interrupted", "unknown", "damaged"];
@@ -41,7 +42,15 @@ function checkHeartbeat() {
   }
 }
 
+function renewPart(style, part, fragment) {
+  if (style !== "renew") return false;
+  tick(fragment);
+  renew(part, fragment.childNodes);
+  return [];
+}
+
 export function connect() {
+  htmx.defineExtension("renew", { handleSwap: renewPart });
   // htmx's extension calls this to open the stream. It knows only the frame with which the page was loaded.
   htmx.createEventSource = (url) => {
     source = new EventSource(lastFrame ? `events?frame=${encodeURIComponent(lastFrame)}` : url);
@@ -51,7 +60,7 @@ export function connect() {
     return source;
   };
   document.addEventListener("htmx:sseError", () => showConnection("lost"));
-  document.addEventListener("htmx:sseMessage", (event) => { tick(event.target); updateTitle(); showConnection("live"); });
+  document.addEventListener("htmx:sseMessage", () => { updateTitle(); showConnection("live"); });
   setClock(Number(document.body.dataset.now));
   setInterval(() => { tick(); checkHeartbeat(); }, 1000);
 }
