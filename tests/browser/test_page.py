@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.example_runs import row, running
-from tests.support.visit import HOSTILE, Visit, sync_api, unexpected, visit_page
+from tests.support.visit import HOSTILE, Visit, sync_api, visit_page
 
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import RunEvent
-from fedquilt_server.status.snapshot import BoardStatus, StatusStore
-from fedquilt_server.web.server import PageServer
+from fedquilt_server.status.snapshot import BoardStatus
 
 # Count the canvas' pixels that have nearly the colour of a quantity.
 PIXELS = """([selector, name]) => {
@@ -292,53 +291,6 @@ def test_nothing_is_asked_of_another_host(visit: Visit) -> None:
     visit.wait_points("loss-chart", 20)
     assert len(visit.requests) >= 20
     assert [url for url in visit.requests if not url.startswith(visit.server.url)] == []
-
-
-# The connection
-
-
-def test_a_lost_connection_is_shown_and_comes_back(browser: Any) -> None:
-    store = StatusStore(running())
-    server = PageServer(store)
-    server.start()
-    visit = Visit(browser, server, store)
-    port = int(server.url.rstrip("/").rpartition(":")[2])
-    server.stop()
-    visit.expect("banner", "Connection to the coordinator lost")
-    fresh = StatusStore(running(5, round=3, history=[row(1), row(2)]))
-    with PageServer(fresh, port=port):
-        visit.expect("round", "3")
-        visit.wait_points("value-chart", 2)
-        sync_api.expect(visit.test("banner")).to_be_hidden()
-        sync_api.expect(visit.page.locator("#boards tr")).to_have_count(5)
-        visit.page.close()
-    assert unexpected(visit.errors) == []
-
-
-def test_a_silent_stream_is_opened_anew(visit: Visit) -> None:
-    """In a dead network, the stream stays open without events. Here, the clock jumps instead."""
-    visit.page.evaluate("() => { const real = Date.now; Date.now = () => real() + 20000; }")
-    visit.expect("live", "lost")
-    visit.expect("live", "live")
-    visit.store.update(round=30)
-    visit.expect("round", "30")
-    streams = [url for url in visit.requests if "/events?frame=" in url]
-    assert len(streams) == 2
-    assert streams[0].endswith(".bare")
-    assert not streams[1].endswith(".bare"), "the page asks only for what it missed"
-
-
-def test_the_end_of_a_run_is_no_lost_connection(browser: Any) -> None:
-    store = StatusStore(running())
-    server = PageServer(store)
-    server.start()
-    visit = Visit(browser, server, store)
-    store.update(phase="finished")
-    visit.expect("phase", "finished")
-    visit.expect("live", "ended")
-    server.stop()
-    visit.expect("banner", "The coordinator has stopped")
-    visit.page.close()
 
 
 # Size

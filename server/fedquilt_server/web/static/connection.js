@@ -1,5 +1,5 @@
 // The event stream, and the banner that shows its state. htmx opens the stream; the parts of the page change in place.
-import { setClock, tick, updateTitle } from "./clock.js";
+import { keepTime, now, setClock, stopClock, tick, timeOfDay, updateTitle } from "./clock.js";
 import { attachListeners, byId } from "./dom.js";
 import { renew, setText } from "./renew.js";
 
@@ -21,15 +21,25 @@ function showConnection(state) {
   const isLost = state === "lost";
   if (banner.hidden === isLost) banner.hidden = !isLost;
   banner.classList.toggle("calm", ended);
+  if (isLost) setText(banner, reason(ended));
+}
+
+function reason(ended) {
   const { server } = document.body.dataset;
-  setText(banner, ended
+  return ended
     ? `The ${server} has stopped. The page shows the ${server === "coordinator" ? "final" : "last"} state of the run.`
-    : `Connection to the ${server} lost. The page may be out of date. Reconnecting…`);
+    : `Connection to the ${server} lost. The page shows the state at ${timeOfDay(now())}. Reconnecting…`;
+}
+
+function showLost() {
+  stopClock();
+  showConnection("lost");
 }
 
 function onClock(event) {
   lastHeartbeat = Date.now();
   setClock(Number(event.data));
+  keepTime();
   showConnection("live");
 }
 
@@ -55,12 +65,13 @@ export function connect() {
   htmx.createEventSource = (url) => {
     source = new EventSource(lastFrame ? `events?frame=${encodeURIComponent(lastFrame)}` : url);
     source.addEventListener("clock", onClock);
-    source.addEventListener("frame", (event) => { lastFrame = event.data; });
+    source.addEventListener("frame", (event) => { lastFrame = event.data; keepTime(); });
     attachListeners(source);
     return source;
   };
-  document.addEventListener("htmx:sseError", () => showConnection("lost"));
+  document.addEventListener("htmx:sseError", showLost);
   document.addEventListener("htmx:sseMessage", () => { updateTitle(); showConnection("live"); });
   setClock(Number(document.body.dataset.now));
+  keepTime();
   setInterval(() => { tick(); checkHeartbeat(); }, 1000);
 }
