@@ -161,6 +161,22 @@ def test_the_drawer_works_with_the_keyboard(browser: Any) -> None:
         assert visit.page.evaluate(focused) == "pi5-1"
 
 
+# Whether the middle of the focused element is that element, and not a heading above it.
+UNCOVERED = """() => {
+  const { left, top, width, height } = document.activeElement.getBoundingClientRect();
+  return document.activeElement.contains(document.elementFromPoint(left + width / 2, top + height / 2));
+}"""
+
+
+def test_a_heading_that_stays_covers_no_focused_board(browser: Any) -> None:
+    with visit_page(browser, running(40)) as visit:
+        visit.page.click("button[data-view=table]")
+        visit.page.locator("#boards .open").last.focus()
+        for _ in range(39):
+            visit.page.keyboard.press("Shift+Tab")
+            assert visit.page.evaluate(UNCOVERED), visit.page.evaluate("document.activeElement.textContent")
+
+
 def test_everything_can_be_reached_with_the_keyboard(visit: Visit) -> None:
     """Tab visits the skip link first, and then every control and every box that scrolls."""
     reached = []
