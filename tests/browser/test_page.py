@@ -65,9 +65,10 @@ def test_curves_are_drawn(visit: Visit) -> None:
 
 
 @contextmanager
-def drawing(browser: Any, charts: Collection[str], history: list[RoundResult]) -> Iterator[Visit]:
+def drawing(browser: Any, charts: Collection[str], history: list[RoundResult], width: int = 1440) -> Iterator[Visit]:
     """Open the page of a run and let it draw one more round, the last one, into charts: see ``window.drawn``."""
-    with visit_page(browser, running(history=history[:-1], round=len(history))) as visit:
+    viewport = {"width": width, "height": 900}
+    with visit_page(browser, running(history=history[:-1], round=len(history)), viewport=viewport) as visit:
         for chart in charts:
             visit.wait_points(chart, len(history) - 1)
         visit.page.evaluate(RECORD_DRAWING, list(charts))
@@ -83,10 +84,11 @@ def drawn(visit: Visit, chart: str, condition: str) -> Any:
     return visit.page.evaluate("(chart) => window.drawn[chart]", chart)
 
 
-def test_the_axis_names_every_ten_rounds_and_marks_do_not_merge(browser: Any) -> None:
-    with drawing(browser, ["traffic-chart"], [row(number) for number in range(1, 41)]) as visit:
+@pytest.mark.parametrize(("rounds", "width"), [(40, 1440), (20, 1280)])
+def test_the_axis_names_every_ten_rounds_and_marks_do_not_merge(rounds: int, width: int, browser: Any) -> None:
+    with drawing(browser, ["traffic-chart"], [row(number) for number in range(1, rounds + 1)], width) as visit:
         found = drawn(visit, "traffic-chart", "drawn.texts.length > 0")
-    assert {"10", "20", "30", "40"} <= set(found["texts"])
+    assert {str(number) for number in range(10, rounds + 1, 10)} <= set(found["texts"])
     assert 8 not in found["widths"], "the marks are squares of 8 pixels"
 
 
@@ -320,6 +322,19 @@ def test_page_fits_the_screen(browser: Any, first: str) -> None:
             if folder:
                 visit.page.wait_for_timeout(1500)
                 visit.page.screenshot(path=Path(folder) / f"{look}.png", full_page=True, animations="disabled")
+
+
+CUT_OFF = """() => [...document.querySelectorAll(".scroll")]
+  .filter((box) => box.scrollWidth > box.clientWidth).map((box) => box.getAttribute("aria-label"))"""
+
+
+def test_a_small_laptop_shows_all_columns(browser: Any) -> None:
+    with visit_page(browser, running(40), viewport={"width": 1280, "height": 800}) as visit:
+        visit.page.click("button[data-view=table]")
+        visit.wait_points("energy-chart", 20)
+        assert visit.page.evaluate(CUT_OFF) == []
+        tops = "() => [...document.querySelectorAll('#charts figure')].map((one) => one.getBoundingClientRect().top)"
+        assert len(set(visit.page.evaluate(tops))) == 1, "the five charts are in one row"
 
 
 @pytest.mark.parametrize(("boards", "most"), [(100, 2050), (40, 1850)])

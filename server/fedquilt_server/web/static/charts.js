@@ -6,7 +6,7 @@ import { colour, onTheme, patternOf } from "./palette.js";
 import { setText } from "./renew.js";
 
 const HEIGHT = 170;
-const MARKS_UP_TO = 20;
+const MARK_ROOM = 10; // CSS pixels: closer marks would merge
 const NAMES = ["value", "loss", "traffic", "time", "energy"];
 const WITH_GHOSTS = ["value", "loss"];
 const charts = {};
@@ -81,11 +81,13 @@ function drawSquares(u, series, from, to) {
   ctx.restore();
 }
 
+const hasRoom = (u) => points.round.length * MARK_ROOM <= u.bbox.width / devicePixelRatio;
+
 function series(line, spec) {
   const stroke = colour(line.colour);
-  const marks = { size: 6, fill: colour("card"), show: () => points.round.length <= MARKS_UP_TO };
+  const marks = { size: 6, fill: colour("card"), show: hasRoom };
   if (line.mark === "square") {
-    marks.show = (u, at, from, to) => { if (points.round.length <= MARKS_UP_TO) drawSquares(u, at, from, to); return false; };
+    marks.show = (u, at, from, to) => { if (hasRoom(u)) drawSquares(u, at, from, to); return false; };
   }
   if (spec.stack) marks.show = false;
   return { label: line.label, stroke, width: spec.stack ? 1 : 2, dash: line.dash, spanGaps: true, points: marks, value: legendValue(line.column, spec.show) };
