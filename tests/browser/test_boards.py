@@ -161,6 +161,22 @@ def test_the_drawer_works_with_the_keyboard(browser: Any) -> None:
         assert visit.page.evaluate(focused) == "pi5-1"
 
 
+# Whether the middle of the focused element is that element, and not a heading above it.
+UNCOVERED = """() => {
+  const { left, top, width, height } = document.activeElement.getBoundingClientRect();
+  return document.activeElement.contains(document.elementFromPoint(left + width / 2, top + height / 2));
+}"""
+
+
+def test_a_heading_that_stays_covers_no_focused_board(browser: Any) -> None:
+    with visit_page(browser, running(40)) as visit:
+        visit.page.click("button[data-view=table]")
+        visit.page.locator("#boards .open").last.focus()
+        for _ in range(39):
+            visit.page.keyboard.press("Shift+Tab")
+            assert visit.page.evaluate(UNCOVERED), visit.page.evaluate("document.activeElement.textContent")
+
+
 def test_everything_can_be_reached_with_the_keyboard(visit: Visit) -> None:
     """Tab visits the skip link first, and then every control and every box that scrolls."""
     reached = []
@@ -204,8 +220,8 @@ def test_a_command_can_be_copied_without_the_clipboard(browser: Any, works: str,
     with visit_page(browser, waiting()) as visit:
         visit.page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(); }")
         visit.page.evaluate(f"() => {{ document.execCommand = () => {works}; }}")
-        visit.page.click("#copy-1")
-        sync_api.expect(visit.page.locator("#copy-1")).to_have_text(words)
+        visit.page.click(".copy >> nth=0")
+        sync_api.expect(visit.page.locator(".copy >> nth=0")).to_have_text(words)
         assert visit.page.evaluate("String(getSelection())").startswith("fedquilt agent")
 
 

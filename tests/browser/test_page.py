@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.example_runs import row, running
-from tests.support.visit import HOSTILE, Visit, sync_api, unexpected, visit_page
+from tests.support.visit import HOSTILE, Visit, sync_api, visit_page
 
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import RunEvent
-from fedquilt_server.status.snapshot import BoardStatus, StatusStore
-from fedquilt_server.web.server import PageServer
+from fedquilt_server.status.snapshot import BoardStatus
 
 # Count the canvas' pixels that have nearly the colour of a quantity.
 PIXELS = """([selector, name]) => {
@@ -66,9 +65,10 @@ def test_curves_are_drawn(visit: Visit) -> None:
 
 
 @contextmanager
-def drawing(browser: Any, charts: Collection[str], history: list[RoundResult]) -> Iterator[Visit]:
+def drawing(browser: Any, charts: Collection[str], history: list[RoundResult], width: int = 1440) -> Iterator[Visit]:
     """Open the page of a run and let it draw one more round, the last one, into charts: see ``window.drawn``."""
-    with visit_page(browser, running(history=history[:-1], round=len(history))) as visit:
+    viewport = {"width": width, "height": 900}
+    with visit_page(browser, running(history=history[:-1], round=len(history)), viewport=viewport) as visit:
         for chart in charts:
             visit.wait_points(chart, len(history) - 1)
         visit.page.evaluate(RECORD_DRAWING, list(charts))
@@ -84,10 +84,11 @@ def drawn(visit: Visit, chart: str, condition: str) -> Any:
     return visit.page.evaluate("(chart) => window.drawn[chart]", chart)
 
 
-def test_the_axis_names_every_ten_rounds_and_marks_do_not_merge(browser: Any) -> None:
-    with drawing(browser, ["traffic-chart"], [row(number) for number in range(1, 41)]) as visit:
+@pytest.mark.parametrize(("rounds", "width"), [(40, 1440), (20, 1280)])
+def test_the_axis_names_every_ten_rounds_and_marks_do_not_merge(rounds: int, width: int, browser: Any) -> None:
+    with drawing(browser, ["traffic-chart"], [row(number) for number in range(1, rounds + 1)], width) as visit:
         found = drawn(visit, "traffic-chart", "drawn.texts.length > 0")
-    assert {"10", "20", "30", "40"} <= set(found["texts"])
+    assert {str(number) for number in range(10, rounds + 1, 10)} <= set(found["texts"])
     assert 8 not in found["widths"], "the marks are squares of 8 pixels"
 
 
@@ -294,53 +295,6 @@ def test_nothing_is_asked_of_another_host(visit: Visit) -> None:
     assert [url for url in visit.requests if not url.startswith(visit.server.url)] == []
 
 
-# The connection
-
-
-def test_a_lost_connection_is_shown_and_comes_back(browser: Any) -> None:
-    store = StatusStore(running())
-    server = PageServer(store)
-    server.start()
-    visit = Visit(browser, server, store)
-    port = int(server.url.rstrip("/").rpartition(":")[2])
-    server.stop()
-    visit.expect("banner", "Connection to the coordinator lost")
-    fresh = StatusStore(running(5, round=3, history=[row(1), row(2)]))
-    with PageServer(fresh, port=port):
-        visit.expect("round", "3")
-        visit.wait_points("value-chart", 2)
-        sync_api.expect(visit.test("banner")).to_be_hidden()
-        sync_api.expect(visit.page.locator("#boards tr")).to_have_count(5)
-        visit.page.close()
-    assert unexpected(visit.errors) == []
-
-
-def test_a_silent_stream_is_opened_anew(visit: Visit) -> None:
-    """In a dead network, the stream stays open without events. Here, the clock jumps instead."""
-    visit.page.evaluate("() => { const real = Date.now; Date.now = () => real() + 20000; }")
-    visit.expect("live", "lost")
-    visit.expect("live", "live")
-    visit.store.update(round=30)
-    visit.expect("round", "30")
-    streams = [url for url in visit.requests if "/events?frame=" in url]
-    assert len(streams) == 2
-    assert streams[0].endswith(".bare")
-    assert not streams[1].endswith(".bare"), "the page asks only for what it missed"
-
-
-def test_the_end_of_a_run_is_no_lost_connection(browser: Any) -> None:
-    store = StatusStore(running())
-    server = PageServer(store)
-    server.start()
-    visit = Visit(browser, server, store)
-    store.update(phase="finished")
-    visit.expect("phase", "finished")
-    visit.expect("live", "ended")
-    server.stop()
-    visit.expect("banner", "The coordinator has stopped")
-    visit.page.close()
-
-
 # Size
 
 
@@ -368,6 +322,19 @@ def test_page_fits_the_screen(browser: Any, first: str) -> None:
             if folder:
                 visit.page.wait_for_timeout(1500)
                 visit.page.screenshot(path=Path(folder) / f"{look}.png", full_page=True, animations="disabled")
+
+
+CUT_OFF = """() => [...document.querySelectorAll(".scroll")]
+  .filter((box) => box.scrollWidth > box.clientWidth).map((box) => box.getAttribute("aria-label"))"""
+
+
+def test_a_small_laptop_shows_all_columns(browser: Any) -> None:
+    with visit_page(browser, running(40), viewport={"width": 1280, "height": 800}) as visit:
+        visit.page.click("button[data-view=table]")
+        visit.wait_points("energy-chart", 20)
+        assert visit.page.evaluate(CUT_OFF) == []
+        tops = "() => [...document.querySelectorAll('#charts figure')].map((one) => one.getBoundingClientRect().top)"
+        assert len(set(visit.page.evaluate(tops))) == 1, "the five charts are in one row"
 
 
 @pytest.mark.parametrize(("boards", "most"), [(100, 2050), (40, 1850)])

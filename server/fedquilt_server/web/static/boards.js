@@ -2,6 +2,7 @@
 import { tick } from "./clock.js";
 import { byId, choice, element, natural, onEvent, once, parse, recall, remember } from "./dom.js";
 import { record } from "./board_history.js";
+import { renewNode, setText } from "./renew.js";
 
 const NUMERIC = ["rank", "seen", "memory_share", "progress"];
 const DOWNWARDS = ["seen", "progress", "memory_share", "memory_own", "temperature", "power", "energy", "load", "accepted", "late", "rejected", "restarts"];
@@ -12,6 +13,7 @@ let pointed = false; // rows do not change places below the pointer, nor while t
 
 const rows = () => [...byId("boards").rows].filter((row) => row.dataset.agent !== undefined);
 export const rowOf = (agent) => rows().find((row) => row.dataset.agent === agent);
+const rowsByAgent = () => new Map(rows().map((row) => [row.dataset.agent, row]));
 export const cell = (row, name) => row.querySelector(`[data-cell="${name}"]`);
 
 // --- cells ----------------------------------------------------------------------------------------------------
@@ -22,8 +24,8 @@ const setters = {
   seen: (row, value) => { cell(row, "seen").dataset.ago = value; },
   memory_share: (row, value) => setBar(cell(row, "memory_share"), value),
   progress: (row, value) => setBar(cell(row, "progress"), value),
-  temperature: (row, value) => { cell(row, "temperature").toggleAttribute("data-unknown", value === "–"); setText(row, "temperature", value); },
-  health: (row, value) => { row.dataset.health = value; setText(row, "health", value); },
+  temperature: (row, value) => { cell(row, "temperature").toggleAttribute("data-unknown", value === "–"); setCell(row, "temperature", value); },
+  health: (row, value) => { row.dataset.health = value; setCell(row, "health", value); },
 };
 
 function setBar(bar, value) {
@@ -31,14 +33,14 @@ function setBar(bar, value) {
   bar.value = Math.max(0, value);
 }
 
-function setText(row, name, value) {
+function setCell(row, name, value) {
   const node = cell(row, name);
-  if (node) node.textContent = value;
+  if (node) setText(node, value);
 }
 
 function update(row, cells) {
   for (const [name, value] of Object.entries(cells)) {
-    (setters[name] ?? ((one, text) => setText(one, name, text)))(row, value);
+    (setters[name] ?? ((one, text) => setCell(one, name, text)))(row, value);
   }
 }
 
@@ -106,7 +108,7 @@ function filter() {
   for (const row of all) row.hidden = !isShown(row);
   const shown = all.filter((row) => !row.hidden).length;
   const text = words ? `${shown} of ${all.length} boards` : "";
-  if (byId("board-count").textContent !== text) byId("board-count").textContent = text;
+  setText(byId("board-count"), text);
 }
 
 // A click focuses a board, too, and that must not hold the list still: only a focus that shows does.
@@ -123,15 +125,20 @@ const refresh = once(() => {
 function addRows(html, fresh) {
   const added = parse(html);
   tick(added);
-  const list = [...added.querySelectorAll("tr")];
-  if (fresh) byId("boards").replaceChildren(...list);
-  else list.forEach((row) => { rowOf(row.dataset.agent)?.remove(); byId("boards").append(row); });
-  list.forEach(record);
+  const known = rowsByAgent();
+  for (const row of added.querySelectorAll("tr")) {
+    const { agent } = row.dataset;
+    if (known.has(agent)) renewNode(known.get(agent), row);
+    else byId("boards").append(row);
+    record(known.get(agent) ?? row);
+    known.delete(agent);
+  }
+  if (fresh) known.forEach((row) => row.remove());
   refresh();
 }
 
 function changeCells(data) {
-  const known = new Map(rows().map((row) => [row.dataset.agent, row]));
+  const known = rowsByAgent();
   for (const [agent, cells] of Object.entries(JSON.parse(data))) {
     const row = known.get(agent);
     if (!row) continue;

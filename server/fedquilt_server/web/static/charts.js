@@ -3,9 +3,10 @@ import { byId, choice, element, onEvent, once } from "./dom.js";
 import { append, isKnown, points, run, specs, stacked, X } from "./curve_data.js";
 import { fillGhostTable, ghosts, startGhosts } from "./ghosts.js";
 import { colour, onTheme, patternOf } from "./palette.js";
+import { setText } from "./renew.js";
 
 const HEIGHT = 170;
-const MARKS_UP_TO = 20;
+const MARK_ROOM = 10; // CSS pixels: closer marks would merge
 const NAMES = ["value", "loss", "traffic", "time", "energy"];
 const WITH_GHOSTS = ["value", "loss"];
 const charts = {};
@@ -80,11 +81,13 @@ function drawSquares(u, series, from, to) {
   ctx.restore();
 }
 
+const hasRoom = (u) => points.round.length * MARK_ROOM <= u.bbox.width / devicePixelRatio;
+
 function series(line, spec) {
   const stroke = colour(line.colour);
-  const marks = { size: 6, fill: colour("card"), show: () => points.round.length <= MARKS_UP_TO };
+  const marks = { size: 6, fill: colour("card"), show: hasRoom };
   if (line.mark === "square") {
-    marks.show = (u, at, from, to) => { if (points.round.length <= MARKS_UP_TO) drawSquares(u, at, from, to); return false; };
+    marks.show = (u, at, from, to) => { if (hasRoom(u)) drawSquares(u, at, from, to); return false; };
   }
   if (spec.stack) marks.show = false;
   return { label: line.label, stroke, width: spec.stack ? 1 : 2, dash: line.dash, spanGaps: true, points: marks, value: legendValue(line.column, spec.show) };
@@ -151,7 +154,7 @@ function describe(name, spec) {
 
 function note(name) {
   const low = charts[name]?.uplot.scales.y.min ?? 0;
-  byId(`${name}-note`).textContent = low > 0 ? `axis begins at ${specs()[name].tick(low, low / 10)}` : "";
+  setText(byId(`${name}-note`), low > 0 ? `axis begins at ${specs()[name].tick(low, low / 10)}` : "");
 }
 
 // --- all charts -----------------------------------------------------------------------------------------------
@@ -162,7 +165,7 @@ const shapeOf = (name, spec) => [against, run.measure, ...spec.lines.map((line) 
 function draw(name, spec, width) {
   const box = byId(`${name}-chart`);
   const known = spec.lines.filter((line) => isKnown(line.column));
-  byId(`${name}-title`).textContent = spec.title;
+  setText(byId(`${name}-title`), spec.title);
   box.setAttribute("role", "img");
   box.setAttribute("aria-label", describe(name, spec));
   if (!known.length) {

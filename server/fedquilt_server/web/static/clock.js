@@ -1,8 +1,12 @@
 // Times, by the server's clock: a board's or a reader's clock may be wrong.
+import { setText } from "./renew.js";
+
 const SAMPLES = 12; // those of a minute: a clock that is set meanwhile shows soon
 const LEAST_SKEW = 2; // seconds: clocks that differ by less are taken as equal
 let samples = [];
 let skew = 0;
+let latest = 0; // when the server has sent something
+let isRunning = true;
 
 // A message arrives late, never early: the largest difference between the clocks has the least delay in it.
 export function setClock(seconds) {
@@ -11,7 +15,19 @@ export function setClock(seconds) {
   skew = Math.abs(largest) < LEAST_SKEW ? 0 : largest;
 }
 
-export const now = () => Date.now() / 1000 + skew;
+export const now = () => (isRunning ? Date.now() / 1000 + skew : latest);
+
+// The server has sent something.
+export function keepTime() {
+  isRunning = true;
+  latest = now();
+}
+
+// Without a connection, nobody knows how long a state has lasted: the clock stops when the server last sent something.
+export function stopClock() {
+  isRunning = false;
+  tick();
+}
 
 const two = (n) => String(n).padStart(2, "0");
 
@@ -46,8 +62,7 @@ function countdown(deadline) {
 function updateTexts(root, name, text) {
   for (const node of root.querySelectorAll(`[data-${name}]`)) {
     const at = Number(node.dataset[name]);
-    const written = at && Math.abs(at) < 1e11 ? text(at) : "–";
-    if (node.textContent !== written) node.textContent = written;
+    setText(node, at && Math.abs(at) < 1e11 ? text(at) : "–");
   }
 }
 

@@ -1,7 +1,8 @@
 // The curves of several runs in one chart each. Every run keeps its colour and its dashes in charts, lists and tables.
-import { byId, choice, element, once, setText } from "./dom.js";
+import { byId, choice, element, once } from "./dom.js";
 import { setMeasure, specs, X } from "./curve_data.js";
 import { colour, onTheme } from "./palette.js";
+import { renew, setText } from "./renew.js";
 
 const HEIGHT = 300;
 const PAUSE_MS = 5000;
@@ -103,7 +104,7 @@ async function refreshTables() {
   const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
   for (const part of ["compared", "results"]) {
     const [before, now] = [document, fresh].map((root) => root.querySelector(`[data-testid=${part}]`));
-    if (now && !before.isEqualNode(now)) before.replaceChildren(...now.childNodes);
+    if (now) renew(before, now.childNodes);
   }
 }
 

@@ -1,6 +1,7 @@
-// The event stream, and the banner that shows its state. htmx opens the stream and replaces the parts of the page.
-import { setClock, tick, updateTitle } from "./clock.js";
-import { attachListeners, byId, setText } from "./dom.js";
+// The event stream, and the banner that shows its state. htmx opens the stream; the parts of the page change in place.
+import { keepTime, now, setClock, stopClock, tick, timeOfDay, updateTitle } from "./clock.js";
+import { attachListeners, byId } from "./dom.js";
+import { renew, setText } from "./renew.js";
 
 const SILENCE_MS = 15000; // three of the server's heartbeats
 const ENDED = ["finished", "failed", "stopped", "interrupted", "unknown", "damaged"];
@@ -20,15 +21,25 @@ function showConnection(state) {
   const isLost = state === "lost";
   if (banner.hidden === isLost) banner.hidden = !isLost;
   banner.classList.toggle("calm", ended);
+  if (isLost) setText(banner, reason(ended));
+}
+
+function reason(ended) {
   const { server } = document.body.dataset;
-  setText(banner, ended
+  return ended
     ? `The ${server} has stopped. The page shows the ${server === "coordinator" ? "final" : "last"} state of the run.`
-    : `Connection to the ${server} lost. The page may be out of date. Reconnecting…`);
+    : `Connection to the ${server} lost. The page shows the state at ${timeOfDay(now())}. Reconnecting…`;
+}
+
+function showLost() {
+  stopClock();
+  showConnection("lost");
 }
 
 function onClock(event) {
   lastHeartbeat = Date.now();
   setClock(Number(event.data));
+  keepTime();
   showConnection("live");
 }
 
@@ -41,17 +52,26 @@ function checkHeartbeat() {
   }
 }
 
+function renewPart(style, part, fragment) {
+  if (style !== "renew") return false;
+  tick(fragment);
+  renew(part, fragment.childNodes);
+  return [];
+}
+
 export function connect() {
+  htmx.defineExtension("renew", { handleSwap: renewPart });
   // htmx's extension calls this to open the stream. It knows only the frame with which the page was loaded.
   htmx.createEventSource = (url) => {
     source = new EventSource(lastFrame ? `events?frame=${encodeURIComponent(lastFrame)}` : url);
     source.addEventListener("clock", onClock);
-    source.addEventListener("frame", (event) => { lastFrame = event.data; });
+    source.addEventListener("frame", (event) => { lastFrame = event.data; keepTime(); });
     attachListeners(source);
     return source;
   };
-  document.addEventListener("htmx:sseError", () => showConnection("lost"));
-  document.addEventListener("htmx:sseMessage", (event) => { tick(event.target); updateTitle(); showConnection("live"); });
+  document.addEventListener("htmx:sseError", showLost);
+  document.addEventListener("htmx:sseMessage", () => { updateTitle(); showConnection("live"); });
   setClock(Number(document.body.dataset.now));
+  keepTime();
   setInterval(() => { tick(); checkHeartbeat(); }, 1000);
 }

@@ -1,5 +1,4 @@
 // Buttons that copy a command. Browsers offer the clipboard only to localhost and https; otherwise the text is selected.
-import { byId } from "./dom.js";
 
 function select(node) {
   const range = document.createRange();
@@ -10,7 +9,7 @@ function select(node) {
 }
 
 async function copy(button) {
-  const node = byId(button.dataset.copy);
+  const node = button.closest("li").querySelector("code");
   let done = false;
   try {
     await navigator.clipboard.writeText(node.textContent);

@@ -8,11 +8,6 @@ export function element(tag, text = "", attributes = {}) {
   return node;
 }
 
-// Write a text only if it differs: assistive technology reads an alert again whenever it is written.
-export function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-}
-
 // Parse HTML that the server has rendered and escaped, such as rows of a table.
 export function parse(html) {
   const template = document.createElement("template");

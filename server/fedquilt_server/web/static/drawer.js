@@ -5,6 +5,7 @@ import { moment } from "./clock.js";
 import { byId, element, onEvent, once } from "./dom.js";
 import { eventsOf } from "./events.js";
 import { colour, onTheme } from "./palette.js";
+import { renew, setText } from "./renew.js";
 import { repliesOf } from "./timeline_data.js";
 import { duration, percent } from "./units.js";
 
@@ -19,11 +20,11 @@ function showFacts(row) {
   byId("drawer-state").dataset.health = row.dataset.health;
   const since = Number(row.dataset.since);
   const begun = since > 0 && since < 1e11 ? ` since ${moment(since)}` : "";
-  byId("drawer-state").textContent = `${row.dataset.health}${begun}${reason ? `: ${reason}` : ""} (${cell(row, "kind").textContent})`;
-  byId("drawer-facts").replaceChildren(...Object.entries(FACTS).flatMap(([name, label]) => {
+  setText(byId("drawer-state"), `${row.dataset.health}${begun}${reason ? `: ${reason}` : ""} (${cell(row, "kind").textContent})`);
+  renew(byId("drawer-facts"), Object.entries(FACTS).flatMap(([name, label]) => {
     const text = cell(row, name)?.textContent;
     if (!text) return [];
-    const item = element("div");
+    const item = element("div", "", { "data-key": name });
     item.append(element("dt", label), element("dd", text));
     return [item];
   }));
@@ -82,7 +83,7 @@ function clearCurves() {
 // --- replies and events ---------------------------------------------------------------------------------------
 
 function replyRow(reply) {
-  const row = element("tr");
+  const row = element("tr", "", { "data-key": `${reply.round} ${reply.client}` });
   row.append(element("th", String(reply.round), { scope: "row", class: "n" }));
   row.append(element("td", String(reply.client), { class: "n" }));
   for (const name of ["receive", "train", "send", "wait"]) row.append(element("td", duration(reply[name]), { class: "n" }));
@@ -91,18 +92,26 @@ function replyRow(reply) {
 }
 
 function showReplies() {
-  byId("drawer-replies").replaceChildren(...repliesOf(shown).slice(0, 20).map(replyRow));
+  renew(byId("drawer-replies"), repliesOf(shown).slice(0, 20).map(replyRow));
 }
 
 function showEvents() {
-  const items = eventsOf(shown).map((item) => { const copy = item.cloneNode(true); copy.hidden = false; return copy; });
-  byId("drawer-events").replaceChildren(...(items.length ? items : [element("li", "No events of this board.", { class: "quiet" })]));
+  const items = eventsOf(shown).map((item) => {
+    const copy = item.cloneNode(true);
+    copy.hidden = false;
+    copy.dataset.key = item.textContent; // a new event does not push its text into an older one
+    return copy;
+  });
+  renew(byId("drawer-events"), items.length ? items : [element("li", "No events of this board.", { class: "quiet" })]);
 }
 
 // --- open, follow, close --------------------------------------------------------------------------------------
 
-const refresh = once(() => {
-  const row = shown === null ? null : rowOf(shown);
+// Before the next paint, and so after each list has taken its event.
+const whileOpen = (show) => once(() => { if (shown !== null) show(); });
+
+const refresh = whileOpen(() => {
+  const row = rowOf(shown);
   if (!row) return;
   showFacts(row);
   drawCurves();
@@ -138,7 +147,7 @@ export function startDrawer() {
   drawer.addEventListener("click", (event) => { if (event.target === drawer) drawer.close(); });
   drawer.addEventListener("close", closed);
   watchHistories((agent) => { if (agent === shown) refresh(); });
-  onEvent("timeline", () => { if (shown !== null) showReplies(); });
-  onEvent("event-rows", () => { if (shown !== null) showEvents(); });
+  onEvent("timeline", whileOpen(showReplies));
+  onEvent("event-rows", whileOpen(showEvents));
   onTheme(() => { clearCurves(); refresh(); });
 }

@@ -1,6 +1,7 @@
 // Curves of other runs behind those of this run: the best one beside it, and a second one that the reader chooses.
 import { byId, element } from "./dom.js";
 import { run as own, specs } from "./curve_data.js";
+import { renew } from "./renew.js";
 
 const MOST_LISTED = 200;
 const NAME_SHOWN = 16;
@@ -106,14 +107,14 @@ function tableRow(name, points) {
   const { value, loss } = specs();
   const highest = points.value.reduce((top, v) => (v === null || (top !== null && top >= v) ? top : v), null);
   const cells = [String(latest(points.round) ?? 0), text(latest(points.value), value.show), text(highest, value.show), text(latest(points.loss), loss.show), text(lowest(points.loss), loss.show)];
-  const row = element("tr");
+  const row = element("tr", "", { "data-key": name });
   row.append(element("th", name, { scope: "row" }), ...cells.map((cell) => element("td", cell, { class: "n" })));
   return row;
 }
 
 export function fillGhostTable(points) {
   if (!byId("ghost-details")?.open) return;
-  byId("ghost-rows").replaceChildren(tableRow("this run", points), ...ghosts().map((one) => tableRow(one.id, one.points)));
+  renew(byId("ghost-rows"), [tableRow("this run", points), ...ghosts().map((one) => tableRow(one.id, one.points))]);
 }
 
 // --- start ----------------------------------------------------------------------------------------------------

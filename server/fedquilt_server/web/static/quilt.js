@@ -1,6 +1,7 @@
 // The quilt: how often each channel of each layer was trained, and which share of each layer each board trains.
 import { byId, choice, element, hideTip, natural, onEvent, once, showTip } from "./dom.js";
 import { colour, onTheme, prepareCanvas } from "./palette.js";
+import { renew, setText } from "./renew.js";
 import { percent } from "./units.js";
 
 const ROW = 18;
@@ -97,7 +98,7 @@ function describe() {
   const key = view === "channels"
     ? "Darker: trained by more replies. The mark below: the last round."
     : "Darker: the board trains a larger share of the layer.";
-  byId("quilt-text").textContent = `${coverage.rounds} rounds. ${whole ? "Every client trains the whole model." : leastCovered()} ${key}`;
+  setText(byId("quilt-text"), `${coverage.rounds} rounds. ${whole ? "Every client trains the whole model." : leastCovered()} ${key}`);
   fillTable();
 }
 
@@ -109,7 +110,7 @@ function leastCovered() {
 
 function fillTable() {
   if (!byId("quilt-details").open) return;
-  byId("quilt-rows").replaceChildren(...coverage.layers.map((layer) => {
+  renew(byId("quilt-rows"), coverage.layers.map((layer) => {
     const row = element("tr");
     const parts = Object.values(layer.boards);
     row.append(element("th", layer.name, { scope: "row" }));

@@ -1,9 +1,10 @@
 // The list of runs: it stays up to date, filters while one types, and keeps what is chosen for a comparison.
 import { byId } from "./dom.js";
+import { renew, setText } from "./renew.js";
 
 const PAUSE_MS = 3000;
 const TYPING_MS = 250;
-const PARTS = ["counts", "matching", "nothing", "pages"];
+const PARTS = ["counts", "matching", "nothing", "pages", "rows"];
 const CHOSEN = "fedquilt.chosen";
 const most = Number(byId("compare").dataset.most);
 
@@ -21,7 +22,7 @@ function showChoice() {
   byId("hidden-choice").replaceChildren(...hidden.map((id) => Object.assign(document.createElement("input"), { type: "hidden", name: "run", value: id })));
   const ready = chosen.size >= 2 && chosen.size <= most;
   byId("compare").disabled = !ready;
-  byId("compare").textContent = chosen.size ? `Compare ${chosen.size}` : "Compare";
+  setText(byId("compare"), chosen.size ? `Compare ${chosen.size}` : "Compare");
   byId("clear").hidden = !chosen.size;
 }
 
@@ -52,30 +53,19 @@ function localise(root) {
   }
 }
 
-// Only rows that changed are replaced, so that hover and focus survive.
-function showRows(fresh) {
-  const known = new Map([...byId("rows").children].map((row) => [row.dataset.id, row]));
-  const rows = [...fresh.children].map((row) => (known.get(row.dataset.id)?.isEqualNode(row) ? known.get(row.dataset.id) : row));
-  if (rows.length === known.size && rows.every((row, i) => byId("rows").children[i] === row)) return;
-  const { activeElement } = document;
-  const focused = activeElement?.closest("#rows tr")?.dataset.id;
-  byId("rows").replaceChildren(...rows);
-  if (focused) byId("rows").querySelector(`[data-id="${CSS.escape(focused)}"] ${activeElement.tagName.toLowerCase()}`)?.focus();
-}
-
 function show(html) {
   const fresh = new DOMParser().parseFromString(html, "text/html");
   localise(fresh);
   for (const id of PARTS) {
     const now = fresh.getElementById(id);
-    if (now && !byId(id).isEqualNode(now)) byId(id).replaceChildren(...now.childNodes);
+    if (now) renew(byId(id), now.childNodes);
   }
-  showRows(fresh.getElementById("rows"));
   showChoice();
 }
 
 function showConnection(state) {
-  byId("live").textContent = byId("live").dataset.state = state;
+  byId("live").dataset.state = state;
+  setText(byId("live"), state);
   byId("banner").hidden = state !== "lost";
 }
 

@@ -3,6 +3,7 @@ import { now } from "./clock.js";
 import { byId, choice, element, hideTip, onEvent, once, showTip } from "./dom.js";
 import { SPANS, append, isEmpty, lanes, latestReplies, list } from "./timeline_data.js";
 import { colour, onTheme, patternOf, prepareCanvas } from "./palette.js";
+import { renew, setText } from "./renew.js";
 import { duration } from "./units.js";
 
 const AXIS = 20;
@@ -143,14 +144,13 @@ function describe(rows) {
   const lost = rows.filter((row) => row.bars.some((bar) => bar.spans.some(([name]) => name === "lost"))).length;
   const span = `Rounds ${all[0].round} to ${all[all.length - 1].round}, ${rows.length} board${rows.length === 1 ? "" : "s"}`;
   const words = `${span}. Slowest: ${slowest.agent}.${lost ? ` ${lost} board${lost === 1 ? "" : "s"} with replies that do not count.` : ""}`;
-  const node = byId("timeline-text");
-  if (node.textContent !== words) node.textContent = words;
+  setText(byId("timeline-text"), words);
 }
 
 const fillTable = once(() => {
   if (!byId("timeline-details").open) return;
-  byId("timeline-rows").replaceChildren(...latestReplies().slice(0, 200).map((reply) => {
-    const row = element("tr");
+  renew(byId("timeline-rows"), latestReplies().slice(0, 200).map((reply) => {
+    const row = element("tr", "", { "data-key": `${reply.agent} ${reply.client}` });
     row.append(element("th", reply.agent, { scope: "row" }), element("td", String(reply.client), { class: "n" }));
     for (const name of ["receive", "train", "send", "wait"]) row.append(element("td", duration(reply[name]), { class: "n" }));
     row.append(element("td", reply.outcome));
