@@ -23,6 +23,7 @@ from fedquilt_common.algorithm_api import (
     TrainingPhase,
 )
 from fedquilt_common.seeds import derive_seed
+from fedquilt_common.training.losses import at_deepest_output
 from fedquilt_common.types import Arrays, ClientId, Examples
 
 
@@ -93,14 +94,14 @@ class Prototypes(ABC):
             learner: trains the model.
             arrays: the numbers to start from, in the model's shapes.
             data: public samples of shape (n, *input_shape), with the labels that ``loss`` takes.
-            loss: between outputs and labels.
+            loss: between logits and labels.
             ctx: the server context.
             number: distinguishes the random numbers of the students of a round.
             settings: further fields of ``TrainingPhase``.
         """
         tuned = learner.with_settings(optimiser="adam", lr=self.kd_lr, momentum=0.0)
         seed = derive_seed(ctx.seed, "distil", ctx.round, number)
-        phase = TrainingPhase(data, loss, public=True, **settings)
+        phase = TrainingPhase(data, at_deepest_output(loss), public=True, **settings)
         return tuned.train_in_turn(arrays, [phase], [0] * self.kd_epochs, seed=seed).arrays
 
 
