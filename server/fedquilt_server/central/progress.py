@@ -28,6 +28,10 @@ from fedquilt_server.status.snapshot import RunPhase, StatusStore
 from fedquilt_server.status.terminal import ProgressDisplay
 
 _STOPPED: Final = "a signal stopped the training; run the same command again to resume"
+_NOT_PRIVATE: Final = (
+    "the experiment has a privacy section, but a training in one place keeps no budget: it trains without privacy, and "
+    "records none"
+)
 _AGAIN: Final = "run the same command again"
 _PHASES: Final[dict[RunStatus, RunPhase]] = {
     "running": "training", "finished": "finished", "failed": "failed", "stopped": "stopped",
@@ -49,6 +53,8 @@ def train_in_folder(experiment: Experiment, epochs: int | None, folder: Path, th
         RunFailedError: the training has diverged, or a user's model raised an error.
     """
     plan, stop = _make_plan(experiment, epochs), StopSignal()
+    if plan.drops_privacy:
+        print_message(f"Warning: {_NOT_PRIVATE}")
     store = StatusStore()
     progress = ProgressDisplay("", plan.recorded.rounds, 0.0, stop)
     with progress, progress.follow(lambda: store.current):
