@@ -180,7 +180,7 @@ class TorchLearner:
         loop = self._prepare_loop(arrays, phases, schedule, seed, part)
         with use_seed(seed ^ _DROPOUT_STREAM):
             mean_loss, steps = loop.run(phases, schedule, seed)
-        check_all_finite(loop.module, steps, loop.arithmetic)
+        check_all_finite(loop.module, steps, self.training)
         if self.lasting is not None and loop.lasting is not None:
             self.lasting.end(loop.lasting)
         loop.module.zero_grad()  # frees as much as the conversion of halves to fp32 needs

@@ -14,6 +14,7 @@ from fedquilt_common.algorithm_api import (
     State,
     declaration_of,
     find_level,
+    half_precision_problem,
     participation_problem,
     pooling_problem,
     training_problem,
@@ -202,7 +203,13 @@ class Workbench(ExperimentTools):
         models = [(model, self._key_of(model)) for model in self.experiment.models]
         static = (self.warn_about_static_norms(model, key) for model, key in models)
         outputs = (self.warn_about_outputs(model, key) for model, key in models)
-        return [warning for warning in (norms, *static, *outputs) if warning]
+        return [warning for warning in (norms, *static, *outputs, *self._warn_about_precision()) if warning]
+
+    def _warn_about_precision(self) -> Iterator[str]:
+        """Yield a warning for each training that diverges in its precision."""
+        for key, training in dict(self.experiment.trainings()).items():
+            if problem := half_precision_problem(training.optimiser, training.precision):
+                yield f"{key}.precision = fp16: {problem}"
 
     def _check_models(self) -> None:
         if self.experiment.models != [self.experiment.model]:

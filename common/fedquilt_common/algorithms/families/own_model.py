@@ -32,6 +32,8 @@ from fedquilt_common.algorithm_api import (
     State,
     Task,
     TrainingResult,
+    TrainingSettings,
+    half_precision_problem,
 )
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.training.losses import at_deepest_output
@@ -86,6 +88,11 @@ class OwnModel(ABC):
             raise ValueError("kd_batch must be a whole number of 1 or more; leave it out for training.batch")
         if self.warm_up_epochs < 0:
             raise ValueError("warm_up_epochs must be 0 or more")
+
+    def training_problem(self, training: TrainingSettings) -> str:
+        """Return which setting of a client's training does not suit; empty if all do."""
+        problem = half_precision_problem(self.kd_optimiser or "sgd", training.precision)
+        return f"precision = fp16, with algorithm.kd_optimiser: {problem}" if problem else ""
 
     def private_passes(self, epochs: int, rounds: int) -> int:
         """Return the passes over a client's own samples; those over the public ones spend no privacy."""

@@ -21,6 +21,8 @@ from fedquilt_common.algorithm_api import (
     ServerContext,
     Task,
     TrainingPhase,
+    TrainingSettings,
+    half_precision_problem,
 )
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.training.losses import at_deepest_output
@@ -62,6 +64,11 @@ class Prototypes(ABC):
         return (
             "a client's accuracy reveals its samples in part; weigh clients in another way" if self.by_accuracy else ""
         )
+
+    def training_problem(self, training: TrainingSettings) -> str:
+        """Return which setting of a client's training does not suit; empty if all do."""
+        problem = half_precision_problem("adam", training.precision) if self.kd_epochs else ""
+        return f"precision = fp16, and the coordinator distils with adam: {problem}" if problem else ""
 
     def make_tasks(self, models: Sequence[Arrays], ctx: ServerContext) -> dict[ClientId, Task]:
         """Return a training task for each client of the round; clients of one prototype share one publication.
