@@ -11,6 +11,8 @@ KEPT_WITH_SUB_MODELS: Final = (
     "keep_optimiser = true: the algorithm trains sub-models, whose shapes differ from round to round, so an "
     "optimiser's state does not fit the next one; remove the key"
 )
+_ROOT_OF_SQUARES: Final = ("adam", "adam-keras", "rmsprop")
+"""Optimisers that divide by the root of a mean of squares plus at most 1e-7; the root in rmsprop-keras is never 0."""
 
 
 class TrainingSettings(Protocol):
@@ -23,6 +25,10 @@ class TrainingSettings(Protocol):
     @property
     def momentum(self) -> float:
         """Momentum of SGD, in [0, 1); 0 for other optimisers."""
+
+    @property
+    def precision(self) -> str:
+        """Number format in training: ``fp32``, ``amp``, ``fp16`` or ``bf16``."""
 
     @property
     def keep_optimiser(self) -> bool:
@@ -49,3 +55,18 @@ def training_problem(algorithm: object, training: TrainingSettings) -> str:
         return KEPT_WITH_SUB_MODELS
     own = getattr(algorithm, "training_problem", None)
     return str(own(training)) if own is not None else ""
+
+
+def half_precision_problem(optimiser: OptimiserName, precision: str) -> str:
+    """Return why a training diverges that divides by squares in true half precision; empty if it does not.
+
+    Args:
+        optimiser: of the training.
+        precision: its number format.
+    """
+    if precision != "fp16" or optimiser not in _ROOT_OF_SQUARES:
+        return ""
+    return (
+        f"in fp16 the squares of small gradients are 0, and {optimiser} divides by their root, so the training "
+        "diverges; choose training.precision bf16, amp or fp32, or the optimiser sgd"
+    )

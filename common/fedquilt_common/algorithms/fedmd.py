@@ -83,19 +83,8 @@ class FedMD(OwnModel):
 
     def training_problem(self, training: TrainingSettings) -> str:
         """Return which setting of a client's training does not suit; empty if all do."""
-        if self.gamma == 1:
-            return ""
-        if training.augment is not None:
-            return (
-                "augment: with algorithm.gamma below 1 the public samples would change, too, whose labels belong to "
-                "the images as they are; remove the key"
-            )
-        if training.sampling == "balanced":
-            return (
-                "sampling = balanced: with algorithm.gamma below 1, own samples are mixed with public ones, which "
-                "have no class; remove the key"
-            )
-        return ""
+        mixing = _mixing_problem(training) if self.gamma < 1 else ""
+        return mixing or super().training_problem(training)
 
     def encode(self, logits: Logits) -> Arrays:
         return self.quantiser.encode(logits) if self.quantiser else super().encode(logits)
@@ -125,3 +114,18 @@ class FedMD(OwnModel):
         mixed = mix_samples(ctx.data, labelled)
         loss = mixed_distillation(self.loss, self.gamma, len(ctx.data), len(labelled))
         return self.distil(ctx.learner, load_own_model(ctx), mixed, seed, loss=loss)
+
+
+def _mixing_problem(training: TrainingSettings) -> str:
+    """Return which setting does not suit own samples that are mixed with public ones; empty if all do."""
+    if training.augment is not None:
+        return (
+            "augment: with algorithm.gamma below 1 the public samples would change, too, whose labels belong to "
+            "the images as they are; remove the key"
+        )
+    if training.sampling == "balanced":
+        return (
+            "sampling = balanced: with algorithm.gamma below 1, own samples are mixed with public ones, which "
+            "have no class; remove the key"
+        )
+    return ""

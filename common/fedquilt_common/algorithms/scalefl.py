@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
 from fedquilt_common.aggregation.client_evaluation import EVALUATE, count_locally, evaluate_locally
-from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, Round, ServerContext, State, Task
+from fedquilt_common.algorithm_api import ClientContext, Declaration, Loss, Reply, Round, ServerContext, State, Task
 from fedquilt_common.algorithm_api.pooling import SUB_MODELS
 from fedquilt_common.algorithms.families.levels import evaluate_levels
 from fedquilt_common.errors import SliceError
@@ -106,7 +106,8 @@ class ScaleFL:
         if task.kind == EVALUATE:
             return count_locally(task, ctx)
         distil = bool(task.scalars.get(DISTIL, True))
-        loss = partial(self.loss, distil=distil) if ctx.learning_task.name == "classification" else None
+        task_loss = ctx.learning_task.loss if ctx.learning_task.name == "regression" else None
+        loss = partial(self.loss, distil=distil, task_loss=task_loss)
         trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, loss=loss, part=task.slice)
         return Reply(trained.arrays, len(ctx.data), {"loss": trained.loss, "train_seconds": trained.seconds})
 
@@ -118,13 +119,14 @@ class ScaleFL:
         """Return whether the exits learn from the deepest one in a round of a run of ``rounds``."""
         return self.method == "paper" or round > rounds / 4
 
-    def loss(self, outputs: Any, targets: Any, distil: bool = True) -> Any:
+    def loss(self, outputs: Any, targets: Any, distil: bool = True, task_loss: Loss | None = None) -> Any:
         """Return the sum of the exits' losses, where exit j of n (from 0) weighs (j + 1) / sum.
 
         Args:
             outputs: logits of shape (n, classes), or one such tensor for each exit, the deepest last.
             targets: classes of shape (n,).
             distil: whether the exits learn from the deepest one.
+            task_loss: of a regression, whose exits learn from the targets alone; None: classification.
         """
         exits = outputs if isinstance(outputs, list) else [outputs]
         total = len(exits) * (len(exits) + 1) / 2
@@ -132,7 +134,8 @@ class ScaleFL:
         value: Any = 0.0
         for place, logits in enumerate(exits):
             own = teacher if place < len(exits) - 1 else None
-            value = value + self._exit_loss(logits, targets, own) * (place + 1) / total
+            found = self._exit_loss(logits, targets, own) if task_loss is None else task_loss(logits, targets)
+            value = value + found * (place + 1) / total
         return value
 
     def _exit_loss(self, logits: Any, targets: Any, teacher: Any) -> Any:

@@ -76,8 +76,9 @@ def head_names(heads: Sequence[Sequence[str]], head_layers: int) -> Sequence[str
 def _explain_heads(count: int) -> str:
     if not count:
         return (
-            "this model does not end in linear layers, one after the other, on top of a base with parameters; a head "
-            "on a base that cannot be traced must have its constants as buffers (register_buffer)"
+            "this model does not end in linear layers, one after the other, on top of a base with parameters (one "
+            "with several outputs never does); a head on a base that cannot be traced must have its constants as "
+            "buffers (register_buffer)"
         )
     return f"at most the last {count} linear layers of this model can be its head, because a base must be left"
 

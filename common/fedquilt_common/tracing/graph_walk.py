@@ -98,6 +98,7 @@ def _find_rule(walk: Walk, module: nn.Module, node: fx.Node) -> tuple[Any, Rule]
     called: Any = str(node.target) if node.op == "call_method" else node.target
     if node.op == "call_module":
         called = module.get_submodule(str(node.target))
+        _check_stored(walk, called)
         kind: Any = type(called)
         rule, what = LAYERS.get(kind) or BLOCKS.get(kind) or _RESHAPING.get(kind), f"a {kind.__name__}"
     elif node.op == "call_method":
@@ -108,6 +109,16 @@ def _find_rule(walk: Walk, module: nn.Module, node: fx.Node) -> tuple[Any, Rule]
         walk.where = walk.owner_name or walk.where
         raise walk.refuse(f"nothing is known about the channels of {what}")
     return called, rule
+
+
+def _check_stored(walk: Walk, layer: nn.Module) -> None:
+    """Refuse a layer with a weight that it computes from other arrays: the rules cut weights that are arrays."""
+    for part in layer.modules():
+        computed = [name for name, value in vars(part).items() if isinstance(value, Tensor)]  # by a hook, as old torch
+        for name in (*computed, *getattr(part, "parametrizations", ())):
+            raise walk.refuse(
+                f"its {name} is computed in each pass, as by weight_norm, so a cut layer would compute another one"
+            )
 
 
 def _function_rule(function: Any) -> Rule | None:

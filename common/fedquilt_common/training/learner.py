@@ -29,6 +29,7 @@ from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.training.evaluation_batches import STATISTICS_BATCH, batch_slices, evaluation_batches
 from fedquilt_common.training.forward_passes import ForwardPasses, prepare_passes
 from fedquilt_common.training.lasting_optimisers import LastingOptimisers
+from fedquilt_common.training.losses import at_deepest_output
 from fedquilt_common.training.memory_layout import choose_layout, evaluated_form
 from fedquilt_common.training.module_arrays import load_arrays, to_arrays
 from fedquilt_common.training.precision import choose_arithmetic, evaluation_device, keep_kernels
@@ -179,7 +180,7 @@ class TorchLearner:
         loop = self._prepare_loop(arrays, phases, schedule, seed, part)
         with use_seed(seed ^ _DROPOUT_STREAM):
             mean_loss, steps = loop.run(phases, schedule, seed)
-        check_all_finite(loop.module, steps, loop.arithmetic)
+        check_all_finite(loop.module, steps, self.training)
         if self.lasting is not None and loop.lasting is not None:
             self.lasting.end(loop.lasting)
         loop.module.zero_grad()  # frees as much as the conversion of halves to fp32 needs
@@ -303,7 +304,7 @@ class TorchLearner:
     def _default_loss(self, module: nn.Module) -> Loss:
         """Return the model's own loss, ``training_loss``, or that of the learning task at the deepest exit."""
         own: Loss | None = getattr(module, "training_loss", None)
-        return own if own is not None else lambda outputs, targets: self.task.loss(_deepest(outputs), targets)
+        return own if own is not None else at_deepest_output(self.task.loss)
 
     def _to_targets(self, y: NDArray[Any]) -> Tensor:
         return torch.from_numpy(self.task.targets(y))
@@ -318,8 +319,3 @@ class TorchLearner:
                 f"{len(data.x)} samples have {len(data.y)} labels; each sample needs one, so repair the data set"
             )
         self.task.check(data.y)
-
-
-def _deepest(outputs: Any) -> Tensor:
-    """The output of the deepest exit, or the only output."""
-    return outputs[-1] if isinstance(outputs, list | tuple) else outputs  # type: ignore[no-any-return]

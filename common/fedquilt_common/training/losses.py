@@ -1,6 +1,7 @@
 """Losses that algorithms share. They import torch only when training calls them.
 
-Each takes ``outputs`` and ``targets``, torch tensors of a batch, and returns a scalar tensor.
+Each takes ``outputs`` and ``targets``, torch tensors of a batch, and returns a scalar tensor. ``at_deepest_output``
+adapts them to models with several outputs.
 """
 
 from __future__ import annotations
@@ -12,6 +13,20 @@ from numpy.typing import NDArray
 
 from fedquilt_common.algorithm_api import Batch, BatchLoss, ClientContext, Loss
 from fedquilt_common.types import Examples
+
+
+def deepest_output(outputs: Any) -> Any:
+    """Return the output of the deepest of several exits, or the only output (docs/tasks.md).
+
+    Args:
+        outputs: a tensor, or a list or tuple of tensors, the deepest exit's last.
+    """
+    return outputs[-1] if isinstance(outputs, list | tuple) else outputs
+
+
+def at_deepest_output(loss: Loss) -> Loss:
+    """Return a loss of a model's deepest or only output from one that takes a single tensor of outputs."""
+    return lambda outputs, targets: loss(deepest_output(outputs), targets)
 
 
 def cross_entropy(outputs: Any, targets: Any) -> Any:

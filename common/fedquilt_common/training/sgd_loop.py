@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedquilt_common.algorithm_api import Batch, Loss, TrainingPhase
+from fedquilt_common.algorithm_api import Batch, Loss, TrainingPhase, half_precision_problem
 from fedquilt_common.errors import TrainingDivergedError
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.tracing.outputs import OutputForm, check_same_form, form_of
@@ -246,7 +246,7 @@ class _RunningPhase:
         arithmetic, compute_loss = self.loop.arithmetic, functools.partial(self._compute_loss, batch, index)
         with contextlib.nullcontext() if tried else explain_unsupported(self.loop.module, arithmetic, compute_loss):
             loss, total = compute_loss(arithmetic)
-            value = _read_finite(total, step, arithmetic)
+            value = _read_finite(total, step, self.loop.training)
             if total is not loss:
                 value = loss.item()
             if not self.optimiser.step(total):
@@ -375,14 +375,14 @@ def _set_mode(module: nn.Module, batch: int) -> None:
                 part.eval()
 
 
-def _read_finite(loss: Tensor, step: int, arithmetic: Arithmetic) -> float:
+def _read_finite(loss: Tensor, step: int, training: Training) -> float:
     value = loss.item()
     if not math.isfinite(value):
-        raise TrainingDivergedError(f"the loss became {value} in step {step}; {_divergence_advice(arithmetic)}")
+        raise TrainingDivergedError(f"the loss became {value} in step {step}; {_divergence_advice(training)}")
     return value
 
 
-def check_all_finite(module: nn.Module, steps: int, arithmetic: Arithmetic) -> None:
+def check_all_finite(module: nn.Module, steps: int, training: Training) -> None:
     """Check the trained numbers, because the last step can overflow after finite losses.
 
     Raises:
@@ -390,9 +390,11 @@ def check_all_finite(module: nn.Module, steps: int, arithmetic: Arithmetic) -> N
     """
     for name, tensor in module.state_dict().items():
         if not torch.isfinite(tensor).all():
-            raise TrainingDivergedError(f"'{name}' is not finite after {steps} steps; {_divergence_advice(arithmetic)}")
+            raise TrainingDivergedError(f"'{name}' is not finite after {steps} steps; {_divergence_advice(training)}")
 
 
-def _divergence_advice(arithmetic: Arithmetic) -> str:
-    narrow = arithmetic.precision in ("fp16", "amp")
+def _divergence_advice(training: Training) -> str:
+    if problem := half_precision_problem(training.optimiser, training.precision):
+        return problem
+    narrow = training.precision in ("fp16", "amp")
     return _DIVERGED + ("; fp16 ends at 65504, fp32 and bf16 do not" if narrow else "")

@@ -111,7 +111,8 @@ class CentralRun:
             RunFailedError: the training has diverged, and ``on_divergence`` is ``stop``.
             TrainingDivergedError: the loss or a trained number is not finite.
         """
-        self.folder.journal.set_meta("note", self._bench.note)
+        dropped = "trained without the experiment's privacy" if self.plan.drops_privacy else ""
+        self.folder.journal.set_meta("note", "; ".join(text for text in (self._bench.note, dropped) if text))
         while self.done < self.plan.recorded.rounds:
             show(self._train_round(self.done + 1, should_stop))
             if self.divergence.warning and self.plan.source.on_divergence == "stop":

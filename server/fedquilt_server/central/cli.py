@@ -33,6 +33,8 @@ def central(
 ) -> None:
     """Train the experiment's model in one place on the samples of all clients: the baseline of a federated run.
 
+    It trains without differential privacy, whatever the experiment has.
+
     The run folder is like that of other runs. Run the same command again to resume an interrupted run.
     """
     loaded = load_experiment(experiment, set_ or ())

@@ -16,14 +16,16 @@ class CentralPlan:
     """A central training.
 
     Attributes:
-        source: the experiment; its algorithm decides which samples the clients keep for testing.
+        source: the experiment without its privacy; its algorithm decides which samples the clients keep for testing.
         recorded: the same with the algorithm ``central``, as the run folder records it.
         epochs: passes over the samples in all rounds.
+        drops_privacy: the experiment has a privacy, which one training on all samples does not keep.
     """
 
     source: Experiment
     recorded: Experiment
     epochs: int
+    drops_privacy: bool = False
 
     def count_passes(self, round: int) -> int:
         """Return the passes over the samples in a round: ``training.epochs``, in the last one what is left."""
@@ -45,8 +47,17 @@ def plan_central(experiment: Experiment, holdout: float, epochs: int | None) -> 
     """
     a_round = experiment.training.epochs
     total = experiment.rounds * a_round if epochs is None else epochs
-    raw = experiment.model_dump(mode="json")
+    source = _without_privacy(experiment)
+    raw = source.model_dump(mode="json")
     raw |= {"algorithm": {"name": CENTRAL, "epochs": total}, "rounds": -(-total // a_round)}
     raw["data"] |= {"holdout": holdout}
     raw["budget"] = {}  # it limits a federation
-    return CentralPlan(experiment, Experiment.model_validate(raw), total)
+    return CentralPlan(source, Experiment.model_validate(raw), total, source != experiment)
+
+
+def _without_privacy(experiment: Experiment) -> Experiment:
+    fleet = []
+    for line in experiment.fleet:
+        variants = tuple(variant.model_copy(update={"privacy": None}) for variant in line.variants)
+        fleet.append(line.model_copy(update={"privacy": None, "variants": variants}))
+    return experiment.model_copy(update={"privacy": None, "fleet": tuple(fleet)})

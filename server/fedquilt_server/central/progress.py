@@ -28,6 +28,10 @@ from fedquilt_server.status.snapshot import RunPhase, StatusStore
 from fedquilt_server.status.terminal import ProgressDisplay
 
 _STOPPED: Final = "a signal stopped the training; run the same command again to resume"
+_NOT_PRIVATE: Final = (
+    "the experiment has a privacy section, but a training in one place keeps no budget: it trains without privacy, and "
+    "records none"
+)
 _AGAIN: Final = "run the same command again"
 _PHASES: Final[dict[RunStatus, RunPhase]] = {
     "running": "training", "finished": "finished", "failed": "failed", "stopped": "stopped",
@@ -49,6 +53,8 @@ def train_in_folder(experiment: Experiment, epochs: int | None, folder: Path, th
         RunFailedError: the training has diverged, or a user's model raised an error.
     """
     plan, stop = _make_plan(experiment, epochs), StopSignal()
+    if plan.drops_privacy:
+        print_message(f"Warning: {_NOT_PRIVATE}")
     store = StatusStore()
     progress = ProgressDisplay("", plan.recorded.rounds, 0.0, stop)
     with progress, progress.follow(lambda: store.current):
@@ -74,6 +80,11 @@ def _make_plan(experiment: Experiment, epochs: int | None) -> CentralPlan:
     bench = Workbench(experiment)
     if not bench.learns:
         raise ExperimentError(f"algorithm.name = {experiment.algorithm.name!r}: it trains no model; choose another one")
+    if not len(bench.dataset.test) and not experiment.data.mixed:
+        raise ExperimentError(
+            f"data.set = {experiment.data.set}: it has no test samples, on which a training in one place tests; give "
+            "it some, or set data.holdout, such as 0.25, and data.mixed to true: it then tests on what the clients keep"
+        )
     return plan_central(experiment, bench.holdout, epochs)
 
 

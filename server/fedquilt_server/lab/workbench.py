@@ -14,6 +14,7 @@ from fedquilt_common.algorithm_api import (
     State,
     declaration_of,
     find_level,
+    half_precision_problem,
     participation_problem,
     pooling_problem,
     training_problem,
@@ -202,7 +203,13 @@ class Workbench(ExperimentTools):
         models = [(model, self._key_of(model)) for model in self.experiment.models]
         static = (self.warn_about_static_norms(model, key) for model, key in models)
         outputs = (self.warn_about_outputs(model, key) for model, key in models)
-        return [warning for warning in (norms, *static, *outputs) if warning]
+        return [warning for warning in (norms, *static, *outputs, *self._warn_about_precision()) if warning]
+
+    def _warn_about_precision(self) -> Iterator[str]:
+        """Yield a warning for each training that diverges in its precision."""
+        for key, training in dict(self.experiment.trainings()).items():
+            if problem := half_precision_problem(training.optimiser, training.precision):
+                yield f"{key}.precision = fp16: {problem}"
 
     def _check_models(self) -> None:
         if self.experiment.models != [self.experiment.model]:
@@ -247,11 +254,31 @@ class Workbench(ExperimentTools):
                 "data.delivery = own: the coordinator has no test samples, so the clients must evaluate; set "
                 "data.holdout, such as 0.25"
             )
+        if self.experiment.data.form is None and not len(self.dataset.test):
+            self._check_untested()
         if self.experiment.data.local_test == "own-labels" and self.learning_task.name != "classification":
             raise ExperimentError(
                 f"data.local_test = 'own-labels': the data set '{self.dataset.name}' has no class for each sample; "
                 "remove the key"
             )
+
+    def _check_untested(self) -> None:
+        """Check that nobody tests on the data set's test samples, of which there are none.
+
+        Raises:
+            ExperimentError: the coordinator or the clients test on them.
+        """
+        declared, data = declaration_of(self.algorithm()), self.experiment.data
+        if self.clients_evaluate and not declared.coordinator_tests and not self.tests_on_official_samples:
+            return
+        who = "and clients test on them" if self.tests_on_official_samples else "on which the coordinator tests"
+        if data.local_test == "own-labels":
+            advice = "remove data.local_test and set data.holdout, such as 0.25"
+        elif declared.coordinator_tests or declared.holdout is None:
+            advice = "choose an algorithm whose clients test on their own samples, such as fedavg with data.holdout"
+        else:
+            advice = "set data.holdout, such as 0.25, so that each client keeps some for testing"
+        raise ExperimentError(f"data.set = {data.set}: it has no test samples, {who}; give it some, or {advice}")
 
     def _check_central_privacy(self) -> None:
         central, part = self.experiment.central_privacy, self.experiment.participation

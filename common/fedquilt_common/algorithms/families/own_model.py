@@ -32,8 +32,11 @@ from fedquilt_common.algorithm_api import (
     State,
     Task,
     TrainingResult,
+    TrainingSettings,
+    half_precision_problem,
 )
 from fedquilt_common.seeds import derive_seed
+from fedquilt_common.training.losses import at_deepest_output
 from fedquilt_common.types import Arrays, ClientId, Examples, OptimiserName, Scalar, Shapes
 
 SCORE, DIGEST = "score", "digest"
@@ -85,6 +88,11 @@ class OwnModel(ABC):
             raise ValueError("kd_batch must be a whole number of 1 or more; leave it out for training.batch")
         if self.warm_up_epochs < 0:
             raise ValueError("warm_up_epochs must be 0 or more")
+
+    def training_problem(self, training: TrainingSettings) -> str:
+        """Return which setting of a client's training does not suit; empty if all do."""
+        problem = half_precision_problem(self.kd_optimiser or "sgd", training.precision)
+        return f"precision = fp16, with algorithm.kd_optimiser: {problem}" if problem else ""
 
     def private_passes(self, epochs: int, rounds: int) -> int:
         """Return the passes over a client's own samples; those over the public ones spend no privacy."""
@@ -223,7 +231,8 @@ class OwnModel(ABC):
             model: the numbers to start from, in the model's shapes.
             data: public samples of shape (n, *input_shape), with labels of shape (n, classes).
             seed: shuffles the batches.
-            loss: None: the algorithm's own. With another one, ``data`` may hold a client's own samples.
+            loss: of logits and labels; None: the algorithm's own. With another one, ``data`` may hold a client's own
+                samples.
         """
         changes: dict[str, Any] = {}
         if self.kd_optimiser is not None:
@@ -233,7 +242,8 @@ class OwnModel(ABC):
         if self.kd_batch is not None:
             changes["batch"] = self.kd_batch
         student = learner.with_settings(**changes) if changes else learner
-        return student.train(model, data, seed=seed, loss=loss or self.loss, epochs=self.kd_epochs, public=loss is None)
+        deepest = at_deepest_output(loss or self.loss)
+        return student.train(model, data, seed=seed, loss=deepest, epochs=self.kd_epochs, public=loss is None)
 
     def _train(self, ctx: ClientContext, due: bool) -> dict[str, float]:
         """Train on the client's own samples the first time, and where it is ``due``; return metrics."""

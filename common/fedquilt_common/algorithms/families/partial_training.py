@@ -30,6 +30,7 @@ from fedquilt_common.submodels.selection import (
 )
 from fedquilt_common.submodels.slices import Anatomy, Slice, full_slice
 from fedquilt_common.submodels.wholeness import require_groups
+from fedquilt_common.training.losses import deepest_output
 from fedquilt_common.types import Arrays, ClientId, Shapes
 
 HELD_CLASSES: Final = ".classes"
@@ -189,7 +190,7 @@ def masked_loss(held: NDArray[np.bool_], loss: Loss) -> Loss:
     def masked(outputs: Any, targets: Any) -> Any:
         import torch
 
-        logits = outputs[-1] if isinstance(outputs, list) else outputs
+        logits = deepest_output(outputs)
         absent = torch.from_numpy(~held).to(logits.device)
         return loss(logits.masked_fill(absent, 0.0), targets)
 

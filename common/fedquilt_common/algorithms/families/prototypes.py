@@ -21,8 +21,11 @@ from fedquilt_common.algorithm_api import (
     ServerContext,
     Task,
     TrainingPhase,
+    TrainingSettings,
+    half_precision_problem,
 )
 from fedquilt_common.seeds import derive_seed
+from fedquilt_common.training.losses import at_deepest_output
 from fedquilt_common.types import Arrays, ClientId, Examples
 
 
@@ -62,6 +65,11 @@ class Prototypes(ABC):
             "a client's accuracy reveals its samples in part; weigh clients in another way" if self.by_accuracy else ""
         )
 
+    def training_problem(self, training: TrainingSettings) -> str:
+        """Return which setting of a client's training does not suit; empty if all do."""
+        problem = half_precision_problem("adam", training.precision) if self.kd_epochs else ""
+        return f"precision = fp16, and the coordinator distils with adam: {problem}" if problem else ""
+
     def make_tasks(self, models: Sequence[Arrays], ctx: ServerContext) -> dict[ClientId, Task]:
         """Return a training task for each client of the round; clients of one prototype share one publication.
 
@@ -93,14 +101,14 @@ class Prototypes(ABC):
             learner: trains the model.
             arrays: the numbers to start from, in the model's shapes.
             data: public samples of shape (n, *input_shape), with the labels that ``loss`` takes.
-            loss: between outputs and labels.
+            loss: between logits and labels.
             ctx: the server context.
             number: distinguishes the random numbers of the students of a round.
             settings: further fields of ``TrainingPhase``.
         """
         tuned = learner.with_settings(optimiser="adam", lr=self.kd_lr, momentum=0.0)
         seed = derive_seed(ctx.seed, "distil", ctx.round, number)
-        phase = TrainingPhase(data, loss, public=True, **settings)
+        phase = TrainingPhase(data, at_deepest_output(loss), public=True, **settings)
         return tuned.train_in_turn(arrays, [phase], [0] * self.kd_epochs, seed=seed).arrays
 
 

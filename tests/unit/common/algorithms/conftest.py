@@ -36,6 +36,7 @@ class Bench:
     lasting_seed: int = 5
     classes: int = 10
     memory: dict[str, NDArray[Any]] = field(default_factory=dict)
+    build: Callable[[], Any] = BUILD
 
     @property
     def learning_task(self) -> Classification:
@@ -44,11 +45,11 @@ class Bench:
     @cached_property
     def learner(self) -> TorchLearner:
         training = Training(epochs=self.epochs, batch=self.batch, lr=0.1, momentum=0.5)
-        return TorchLearner(BUILD, training, self.learning_task)
+        return TorchLearner(self.build, training, self.learning_task)
 
     @cached_property
     def anatomy(self) -> Anatomy:
-        return blueprint_of(BUILD(), (1, 8, 8)).anatomy
+        return blueprint_of(self.build(), (1, 8, 8)).anatomy
 
     @property
     def model(self) -> dict[str, NDArray[Any]]:

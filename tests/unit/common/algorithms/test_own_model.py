@@ -15,9 +15,11 @@ from fedquilt_common.algorithm_api import Reply, Task
 from fedquilt_common.algorithms import make_algorithm
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.models import build_model
 
 Make = Callable[..., Any]
 LABELS_ONLY = ("fedmd", "fedakd", "cfedakd", "dsfl")
+FIRST_EXIT = {"exits.0.weight", "exits.0.bias"}
 SEEN = load_dataset("digits").train.x[900:950]
 
 
@@ -98,6 +100,20 @@ def test_a_test_leaves_the_memory_alone_and_counts_right_answers(name: str, ctx:
     counts = reply.arrays["personal_classes"].view(np.float64)
     assert list(reply.arrays) == ["personal_classes", "personal_loss"]
     assert (counts.shape, counts[1].sum()) == ((3, 10), right.sum())
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"), [*((name, {}) for name in LABELS_ONLY), ("fedmd", {"kd_loss": "kl", "gamma": 0.5})]
+)
+def test_a_model_with_exits_labels_with_the_last_one_and_learns_labels_there(
+    name: str, fields: dict[str, Any], bench: Make
+) -> None:
+    made = bench(build=build_model("mlp", {"hidden": [16, 12], "exits": [0]}, (1, 8, 8), 10))
+    made.public = SEEN
+    made.memory = made.learner.init(3)
+    before, algorithm = dict(made.memory), make_algorithm(name, fields, ())
+    digest(algorithm, made, score(algorithm, made).arrays)
+    assert {key for key in before if made.memory[key].tobytes() == before[key].tobytes()} == FIRST_EXIT
 
 
 @pytest.mark.parametrize("name", LABELS_ONLY)

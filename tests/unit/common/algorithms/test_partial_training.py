@@ -103,6 +103,20 @@ def test_scalefl_has_the_papers_loss_and_the_published_codes(method: Any) -> Non
     assert [algorithm.distils(round, 8) for round in (1, 2, 3)] == [method == "paper", method == "paper", True]
 
 
+def test_scalefl_trains_all_exits_of_a_regression() -> None:
+    losses: list[Any] = []
+
+    def train(*_: Any, loss: Any, **__: Any) -> Any:
+        losses.append(loss)
+        return SimpleNamespace(arrays={}, loss=0.0, seconds=0.0)
+
+    learner, task = SimpleNamespace(train=train), SimpleNamespace(name="regression", loss=functional.mse_loss)
+    client: Any = SimpleNamespace(learning_task=task, learner=learner, data=(), seed=0)
+    ScaleFL().work(Task("train"), client)
+    targets = torch.zeros(4, 1)
+    assert float(losses[0]([targets + 1, targets + 2], targets)) == pytest.approx(1 / 3 + 4 * 2 / 3)
+
+
 def test_next_word_of_the_last_place_alone() -> None:
     """As the FedRolex thesis's Transformer; a sequence that ends in padding has no word there."""
     task = NextWord(7)

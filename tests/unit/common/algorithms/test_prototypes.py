@@ -154,6 +154,16 @@ def test_the_large_model_begins_with_the_mean_of_the_clients_heads() -> None:
     assert alike(after.arrays, before.arrays, but=("fc4.weight", "fc4.bias"))
 
 
+def test_a_student_with_exits_learns_the_labels_at_the_last_one() -> None:
+    student = {"name": "mlp", "hidden": [16, 12], "exits": [0]}
+    made = bench("feddf", student, (student, student))
+    replies = replies_of(made)
+    _, _, means = play(make_algorithm("feddf", {"kd_epochs": 0}, ()), made, replies)
+    _, _, after = play(make_algorithm("feddf", {"kd_epochs": 2}, ()), made, replies)
+    kept = {name for name, x in means.arrays.items() if np.array_equal(x, after.arrays[name])}
+    assert kept == {"exits.0.weight", "exits.0.bias"}
+
+
 def test_heads_of_different_shapes_are_refused_at_the_start() -> None:
     made = bench("fedet", LARGE, (SMALL, {"name": "mlp", "hidden": [20, 11]}))
     algorithm = make_algorithm("fedet", {}, ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from tests.support.user_modules import Build, linear, module
 from tests.support.wrapped import Wrapping
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import parametrizations
 
 from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.tracing.dry_run import check_cut
@@ -31,6 +33,13 @@ def two_arguments(s: Any, x: Tensor, y: Tensor) -> Any:
     return s.a(x + y)
 
 
+def old_weight_norm(layer: nn.Linear) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # new versions of torch advise against it
+        return nn.utils.weight_norm(layer)
+
+
+COMPUTED = r"'a': its weight is computed in each pass, as by weight_norm"
 REFUSED: dict[str, tuple[Build, str]] = {
     "an unknown layer": (module(lambda s, x: s.inner(x, x), inner=lambda: nn.Bilinear(6, 6, 5)), "'inner'.*Bilinear"),
     "a branch": (module(lambda s, x: s.part(x), part=Branching), r"'part' cannot be traced \(line \d+ of test_refus"),
@@ -45,6 +54,9 @@ REFUSED: dict[str, tuple[Build, str]] = {
         module(lambda s, x: s.part(x[:, None, None].expand(-1, 3, 1, -1)), part=lambda: lookalikes.Sometimes(True)),
         "training leaves 'part.b.bias' out"),
     "a wrapped function": (lambda: Wrapping(windows=True), r"shifted_window_attention\(\)"),
+    "a weight that hooks compute": (module(lambda s, x: s.a(x), a=lambda: old_weight_norm(nn.Linear(6, 5))), COMPUTED),
+    "a weight that is parametrized": (
+        module(lambda s, x: s.a(x), a=lambda: parametrizations.weight_norm(nn.Linear(6, 5))), COMPUTED),
     "a row by its number": (module(lambda s, x: s.a(x).select(1, 0), a=linear(6, 5)), r"select\(\)"),
     "indexing by a list": (module(lambda s, x: s.a(x)[:, [0, 2]], a=linear(6, 5)), "list"),
 }  # fmt: skip

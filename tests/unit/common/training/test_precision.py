@@ -349,6 +349,13 @@ def test_divergence_in_half_says_what_else_helps() -> None:
         one.train(one.init(0), flat(), seed=0)
 
 
+@pytest.mark.parametrize("optimiser", ["adam", "rmsprop", "adam-keras"])
+def test_divergence_in_half_with_a_mean_of_squares_does_not_blame_the_rate(optimiser: str) -> None:
+    one = learner(precision="fp16", optimiser=optimiser, lr=0.3, epochs=20)
+    with pytest.raises(TrainingDivergedError, match=rf"squares.*{optimiser}.*choose training.precision bf16, amp or"):
+        one.train(one.init(0), flat(), seed=0)
+
+
 def test_a_task_leaves_torchs_kernels_as_they_were() -> None:
     """Without support for a precision, torch stops using oneDNN for good: later tasks would have other bits."""
 

@@ -80,6 +80,21 @@ def test_the_passes_are_divided_into_rounds(epochs: int | None, passes: tuple[in
     assert plan.source == experiment()
 
 
+def test_it_trains_without_the_experiments_privacy_and_records_none(tmp_path: Path) -> None:
+    budget, variant = {"epsilon": 3, "clip": 0.5}, {"model": SMALL["model"]}
+    lines = [{"clients": 2, "privacy": budget}, {"clients": 2, "variants": [{**variant, "privacy": budget}]}]
+    private = {"privacy": {**budget, "epsilon": 8}, "fleet": lines}
+    without = {"fleet": [{"clients": 2}, {"clients": 2, "variants": [variant]}]}
+    for changes in (private, {"privacy": {**budget, "mode": "central"}, "fleet": without["fleet"]}):
+        plan = plan_central(experiment(changes), 0.0, None)
+        assert plan.drops_privacy
+        assert (plan.source, plan.recorded) == (experiment(without), plan_central(experiment(without), 0.0, 8).recorded)
+    train(tmp_path / "run", private, epochs=1)
+    result = read_run(tmp_path / "run").result
+    assert result is not None
+    assert result.note == "trained without the experiment's privacy"
+
+
 def test_a_plan_takes_no_memory_for_its_rounds() -> None:
     plan = plan_central(experiment(), 0.0, 10**12 - 1)
     assert (plan.recorded.rounds, plan.count_passes(5 * 10**11)) == (5 * 10**11, 1)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from torch import Tensor, nn
 
+from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.models.static_norm import StaticBatchNorm
 from fedquilt_server.lab.workbench import Workbench
@@ -47,9 +49,14 @@ def static(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(StaticBatchNorm(1), nn.Flatten(), nn.Linear(64, classes))
 
 
-def bench(model: str, algorithm: dict[str, Any] | None = None, **params: Any) -> Workbench:
-    raw = {"name": "x", "data": {"set": "digits", "clients": 2}, "model": {"name": model, **params},
-           "algorithm": algorithm or {"name": "fedavg"}}  # fmt: skip
+def bench(
+    model: str,
+    algorithm: dict[str, Any] | None = None,
+    training: dict[str, Any] | None = None,
+    **params: Any,
+) -> Workbench:
+    raw = {"name": "x", "data": {"set": "digits", "clients": 2, "public": {"samples": 9}}, "training": training or {},
+           "model": {"name": model, **params}, "algorithm": algorithm or {"name": "fedavg"}}  # fmt: skip
     return Workbench(Experiment.model_validate(raw))
 
 
@@ -63,6 +70,21 @@ def test_a_named_tuple_of_which_the_last_output_is_trained_is_pointed_out() -> N
 @pytest.mark.parametrize("model", ["mlp", f"{__name__}:own"])
 def test_other_models_have_no_warning(model: str) -> None:
     assert bench(model).model_warnings == []
+
+
+def test_optimisers_that_diverge_in_half_precision_are_pointed_out() -> None:
+    half = {"precision": "fp16", "optimiser": "adam"}
+    (warning,) = bench("mlp", training=half).model_warnings
+    assert re.match(r"training\.precision = fp16: .*adam.*choose training\.precision bf16", warning)
+    for other in ({"precision": "bf16"}, {"optimiser": "sgd"}, {"optimiser": "rmsprop-keras"}):
+        assert bench("mlp", training={**half, **other}).model_warnings == []
+
+
+@pytest.mark.parametrize(("name", "fields"), [("feddf", {}), ("fedet", {}), ("fedmd", {"kd_optimiser": "adam"})])
+def test_a_distillation_that_diverges_in_half_precision_is_refused(name: str, fields: dict[str, Any]) -> None:
+    made = bench("mlp", {"name": name, **fields}, training={"precision": "fp16"})
+    with pytest.raises(ExperimentError, match=r"^training\.precision = fp16.*squares of small gradients"):
+        made.check()
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedquilt_common.datasets import load_dataset
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.types import Dataset
 from fedquilt_server.lab.workbench import Workbench
+
+UNTESTED = f"{__name__}:untested"
+
+
+def untested(folder: Path | None) -> Dataset:
+    digits = load_dataset("digits")
+    return replace(digits, name="untested", test=digits.test.take(np.zeros(0, np.int64)))
 
 
 def bench(algorithm: str = "fedavg", **data: Any) -> Workbench:
@@ -49,9 +60,19 @@ def test_clients_of_sub_models_evaluate_with_a_holdout_or_own_labels() -> None:
         ),
         (bench("fedavg", set="own", delivery="own", form={"shape": [4], "classes": 2}), "set data.holdout, such as"),
         (bench(set="own", delivery="own", form={"shape": [4], "classes": 0}, local_test="own-labels"), "has no class"),
+        (bench(set=UNTESTED), r"data\.set = .*untested: it has no test samples, .* data\.holdout, such as"),
+        (bench("fedmd", set=UNTESTED, public={"samples": 9}), "no test samples, .* clients test on them.*data.holdout"),
+        (bench("heterofl", set=UNTESTED, holdout=0.25), "no test samples, on which the coordinator tests.*as fedavg"),
+        (bench("feddf", set=UNTESTED, public={"samples": 9}), "no test samples, on which the coordinator.*as fedavg"),
+        (bench(set=UNTESTED, local_test="own-labels"), "no test samples, and clients test on them.*local_test"),
         (bench("heterofl", holdout=0.25, mixed=True), "which this setting shares out; set it to false"),
     ],
 )
 def test_an_experiment_that_nobody_can_test_is_refused(made: Workbench, reason: str) -> None:
     with pytest.raises(ExperimentError, match=reason):
         made.check()
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedper"])
+def test_a_data_set_without_test_samples_is_enough_for_clients_that_keep_some(algorithm: str) -> None:
+    bench(algorithm, set=UNTESTED, holdout=0.25).check()
