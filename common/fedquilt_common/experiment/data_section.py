@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fedquilt_common.experiment.section import Positive, Problem, Section, validation_error
+from fedquilt_common.experiment.section import Positive, Section, validation_error
+from fedquilt_common.rejections import Problem
 
 FileName = Annotated[str, Field(min_length=1, max_length=500)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

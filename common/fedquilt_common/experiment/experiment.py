@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from fedquilt_common.experiment.data_section import Data
 from fedquilt_common.experiment.privacy_section import Privacy
-from fedquilt_common.experiment.section import Positive, Problem, Section, validation_error
+from fedquilt_common.experiment.section import Positive, Section, validation_error
 from fedquilt_common.experiment.sections import (
     AlgorithmChoice,
     Budget,
@@ -28,6 +28,7 @@ from fedquilt_common.experiment.sections import (
     clients_of_ratio,
 )
 from fedquilt_common.files.yaml_text import dump_yaml
+from fedquilt_common.rejections import Problem
 from fedquilt_common.wire.link import BOUNDS, Link
 from fedquilt_common.wire.message_base import Name
 

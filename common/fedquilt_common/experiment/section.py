@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 from pydantic import (
@@ -19,14 +18,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-
-@dataclass(frozen=True)
-class Problem:
-    """What is wrong with the value at one dotted ``path``, and why."""
-
-    path: str
-    value: Any
-    why: str
+from fedquilt_common.rejections import Problem
 
 
 def validation_error(problems: Sequence[Problem]) -> ValidationError:
@@ -36,11 +28,6 @@ def validation_error(problems: Sequence[Problem]) -> ValidationError:
         kind = PydanticCustomError("contradiction", "{why}", {"why": problem.why})
         details.append({"type": kind, "loc": tuple(problem.path.split(".")), "input": problem.value})
     return ValidationError.from_exception_data("Experiment", details)
-
-
-def plain_message(detail: Mapping[str, Any]) -> str:
-    """Return the message of one of pydantic's errors, without pydantic's name for the kind of our own."""
-    return str(detail["msg"]).removeprefix("Value error, ")
 
 
 def _as_list(value: Any) -> Any:

@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, JsonValue, model_validator
 
 from fedquilt_common.experiment.privacy_section import Privacy
-from fedquilt_common.experiment.section import KIB, MIB, Gpus, Many, Positive, Problem, Section, Size, validation_error
+from fedquilt_common.experiment.section import KIB, MIB, Gpus, Many, Positive, Section, Size, validation_error
+from fedquilt_common.rejections import Problem
 from fedquilt_common.types import OptimiserName, Precision
 from fedquilt_common.wire.chunks import LARGEST_CHUNK
 from fedquilt_common.wire.link import BOUNDS, Link, open_problem

@@ -19,6 +19,7 @@ from fedquilt_common.error_messages import last_error
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.yaml_text import load_yaml, read_text
+from fedquilt_common.rejections import first_problem
 from fedquilt_common.types import Arrays, ClientId
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_server.central.plan import CENTRAL
@@ -110,10 +111,8 @@ def _read_experiment(folder: Path) -> Experiment:
     try:
         return Experiment.model_validate(load_yaml(read_text(path), str(path)))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
         raise RunFolderError(
-            f"{path}: is damaged, or of another version ({'.'.join(map(str, first['loc']))}: {first['msg']}); name "
-            "another run"
+            f"{path}: is damaged, or of another version ({first_problem(error)}); name another run"
         ) from None
 
 
