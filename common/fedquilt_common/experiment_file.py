@@ -17,6 +17,7 @@ from fedquilt_common.datasets.data_file import pin_data_files
 from fedquilt_common.errors import ExperimentError, FedquiltError
 from fedquilt_common.experiment.data_section import OWN
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.experiment.section import MOST
 from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.rejections import Problem, list_problems
 from fedquilt_common.user_imports import is_user_import, suggest
@@ -205,11 +206,19 @@ def _field_problems(kind: type, fields: Mapping[str, Any]) -> Iterator[Problem]:
     try:
         # Validate as JSON: only then does strict mode accept a mapping for a dataclass, and only numbers for numbers.
         text = json.dumps({field_name(key): fields[key] for key in known if key in fields})
-        _adapter(kind).validate_json(text, strict=True)
+        yield from _count_problems(_adapter(kind).validate_json(text, strict=True))
     except ValidationError as error:
         yield from (_field_problem(problem, known, fields) for problem in list_problems(error))
     except FedquiltError as error:
         yield _field_named_in(str(error), known, fields)
+
+
+def _count_problems(algorithm: Any) -> Iterator[Problem]:
+    """Check the fields that count epochs, samples, layers and the like: they are the whole numbers."""
+    for field in dataclasses.fields(algorithm):
+        value = getattr(algorithm, field.name)
+        if type(value) is int and value > MOST:
+            yield Problem(f"algorithm.{field.name.removesuffix('_')}", value, f"must be at most {MOST:,}")
 
 
 @functools.cache

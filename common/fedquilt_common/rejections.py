@@ -67,10 +67,10 @@ _WORDS: Final[Mapping[str, str]] = {
 }
 """What to print for an error of a type, or of all types that begin with it."""
 PATTERNS: Final[Mapping[str, str]] = {
-    r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$": "1 to 64 letters, digits and . _ -, and begin with a letter or digit",
-    r"^[A-Za-z0-9][A-Za-z0-9_-]*$": "letters, digits and _ -, and begin with a letter or digit",
+    r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$": "1 to 64 letters, digits, '.', '_' and '-', with a letter or digit first",
+    r"^[A-Za-z0-9][A-Za-z0-9_-]*$": "letters, digits, '_' and '-', with a letter or digit first",
     r"^[0-9a-f]{64}$": "64 hexadecimal digits in lower case",
-    r"^https?://": "a URL, and begin with http:// or https://",
+    r"^https?://": "a URL that begins with http:// or https://",
 }
 """What text must be that matches a regular expression."""
 

@@ -52,7 +52,9 @@ def _check_size(value: Any, parse: ValidatorFunctionWrapHandler) -> Any:
 
 
 Size = Annotated[ByteSize, WrapValidator(_check_size)]
-Positive = Annotated[int, Field(ge=1)]
+MOST: Final = 1_000_000
+"""The largest number of rounds, clients, epochs, samples and other things that an experiment counts."""
+Count = Annotated[int, Field(ge=1, le=MOST)]
 
 
 def _check_whole(gpus: float) -> float:

@@ -16,7 +16,7 @@ from tests.support.tables import each
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.agent_config import AgentConfig, merge_config
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.experiment.section import Positive, Section, Size
+from fedquilt_common.experiment.section import Count, Section, Size
 from fedquilt_common.experiment.sections import FleetLine, Variant
 from fedquilt_common.experiment_file import parse_experiment
 from fedquilt_common.rejections import PATTERNS, explain, first_problem, list_problems
@@ -36,13 +36,13 @@ BASE = (
 
 class Inner(Section):
     size: Size = Size(1)
-    pair: Annotated[tuple[Positive, Positive], Field(strict=False)] | None = None
+    pair: Annotated[tuple[Count, Count], Field(strict=False)] | None = None
 
 
 class Mistaken(Section):
     """One key for each kind of mistake."""
 
-    count: Positive = 1
+    count: Count = 1
     share: Annotated[float, Field(gt=0, lt=1)] = 0.5
     most: Annotated[int, Field(le=400_000, multiple_of=2)] = 2
     flag: bool = False
@@ -70,7 +70,7 @@ MISTAKES = [
     ("most: 400001", "most: must be a multiple of 2"),
     ("most: 400002", "most: must be at most 400,000"),
     ("flag: 1", "flag: must be true or false"),
-    ("name: a b", "name: must be 1 to 64 letters, digits and . _ -, and begin with a letter or digit"),
+    ("name: a b", "name: must be 1 to 64 letters, digits, '.', '_' and '-', with a letter or digit first"),
     ("name: 3", "name: must be text; put it in quotes"),
     ('text: ""', "text: is empty; give at least one character"),
     ("text: long", "text: must have at most 3 characters"),
