@@ -181,7 +181,7 @@ COMMON = {
 }
 SERVER = {
     "round": "",
-    "lab": "",
+    "lab": "status",
     "status": "round",
     "history": "round status",
     "runs": "history lab round status",
@@ -196,7 +196,7 @@ SERVER = {
     "watch": "fleet library runs status",
     "sinks": "status",
     "tools": "simulate status",
-    "privacy_audit": "central history lab runs status",
+    "privacy_audit": "central lab runs status",
     "replay": "central coordinator lab round runs status",
     "sweep": "runs simulate status",
     "report": "library status sweep",

@@ -16,11 +16,12 @@ from fedquilt_common.errors import FedquiltError, RunFolderError
 from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_server.library.quantities import find_impossible, total
 from fedquilt_server.runs.journal import peek_meta
-from fedquilt_server.runs.result_files import RESULT, read_result
-from fedquilt_server.runs.run_folder import JOURNAL, is_in_use
+from fedquilt_server.runs.result_files import read_result
+from fedquilt_server.runs.run_folder import is_in_use
 from fedquilt_server.status.console import printable
 from fedquilt_server.status.results import Result, RoundResult
 from fedquilt_server.status.run_energy import EnergyEstimate, describe_estimate
+from fedquilt_server.status.run_file_names import EXPERIMENT, JOURNAL, RESULT
 from fedquilt_server.status.scores import describe_tested
 from fedquilt_server.status.units import duration
 
@@ -181,7 +182,7 @@ def _judge_by_rounds(result: Result, settings: Mapping[str, Any] | None) -> tupl
 
 
 def _read_settings(folder: Path, damage: list[str]) -> Mapping[str, Any] | None:
-    path = folder / "experiment.yaml"
+    path = folder / EXPERIMENT
     try:
         found = load_yaml(read_text(path), str(path)) if path.is_file() else None
     except FedquiltError as error:

@@ -18,10 +18,6 @@ from fedquilt_server.history.log_files import read_tail
 from fedquilt_server.status.coverage import Coverage
 from fedquilt_server.status.reply_row import ReplyRow
 
-REPLIES: Final = "replies.csv"
-BOARDS: Final = "boards.csv"
-TELEMETRY: Final = "telemetry.csv"
-COVERAGE: Final = "coverage.json"
 TAIL_BYTES: Final = 1 << 22
 """How much of a table's end the page of a recorded run reads."""
 MOST_NOTES: Final = 3

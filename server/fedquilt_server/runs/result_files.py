@@ -34,9 +34,9 @@ from fedquilt_server.runs.journal import Traffic
 from fedquilt_server.runs.stopwatch import Stopwatch
 from fedquilt_server.runs.tables import boards_csv, classes_csv, clients_csv, rounds_csv
 from fedquilt_server.status.results import FORMAT, SCORE_COLUMNS, Ending, Result, RoundResult
+from fedquilt_server.status.run_file_names import BOARDS, CLASSES, CLIENTS, MODEL, RESULT, ROUNDS
 from fedquilt_server.status.snapshot import BoardStatus
 
-RESULT: Final = "result.json"
 _WITH_BEST: Final = dict.fromkeys((
     *SCORE_COLUMNS,
     *(metric.name for metric in (*MAIN_METRICS, *SECOND_METRICS, *LOCAL_METRICS, *MEAN_LOCAL_METRICS)),
@@ -47,7 +47,6 @@ _OWN_FIELDS: Final = frozenset(
     ("waste_rate", "trained", "client_accuracy", "central_privacy", *(f"client_{name}" for name in METRICS))
 )
 """Names in ``State.report`` whose values have a field of their own in the row."""
-MODEL: Final = "global.safetensors"
 SHARE: Final = 0.05
 """The largest share of a run's time that writing result files takes, except at its end."""
 
@@ -174,10 +173,10 @@ def write_results(folder: Path, result: Result, boards: Sequence[BoardStatus]) -
     """
     texts = {
         RESULT: result.model_dump_json(indent=2) + "\n",
-        "rounds.csv": rounds_csv(result.rounds),
-        "clients.csv": clients_csv(result.rounds),
-        "classes.csv": classes_csv(result.rounds),
-        "boards.csv": boards_csv(boards),
+        ROUNDS: rounds_csv(result.rounds),
+        CLIENTS: clients_csv(result.rounds),
+        CLASSES: classes_csv(result.rounds),
+        BOARDS: boards_csv(boards),
     }
     for name, text in texts.items():
         with report_disk_errors(folder / name):
