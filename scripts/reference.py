@@ -21,10 +21,11 @@ from fedquilt_common.algorithms import ALGORITHMS
 from fedquilt_common.catalogue.entries import Kind, list_entries
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.models import MODELS
+from fedquilt_common.rejections import PATTERNS
 from fedquilt_common.user_imports import resolve
 from fedquilt_common.wire import data_messages, messages
 from fedquilt_common.wire.message_base import WireMessage
-from fedquilt_common.wire.topics import NAME_PATTERN, ROOT, TOPIC_RULES
+from fedquilt_common.wire.topics import ROOT, TOPIC_RULES
 from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.sweep.manifest import PublishedFigure, PublishedTable, SweepManifest, SweptRun
 from fedquilt_server.sweep.sweep_file import SweepFile
@@ -132,9 +133,8 @@ _LIMITS: Final = {
     "minItems": "at least {} items", "maxItems": "at most {} items",
 }  # fmt: skip
 _PATTERNS: Final = {
-    f"^{NAME_PATTERN}$": "1 to 64 of letters, digits, `.`, `_`, `-`; begins with a letter or digit",
+    **PATTERNS,
     r"^[^/\\.][^/\\]*$": "one part of a path, does not begin with a dot",
-    "^[0-9a-f]{64}$": "64 hexadecimal digits",
     "^[0-9a-f]{16}$": "16 hexadecimal digits",
 }
 

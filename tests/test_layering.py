@@ -142,10 +142,11 @@ COMMON = {
     "process": "",
     "augment": "errors types",
     "user_imports": "errors",
+    "rejections": "user_imports",
     "files": "errors",
     "downloads": "errors files",
-    "wire": "errors files process types",
-    "experiment": "errors files types wire",
+    "wire": "errors files process rejections types",
+    "experiment": "errors files rejections types wire",
     "flood_control": "types wire",
     "submodels": "errors types wire",
     "privacy": "algorithm_api errors experiment files types",
@@ -165,11 +166,11 @@ COMMON = {
         "algorithm_api algorithms datasets errors experiment learning_tasks models privacy seeds submodels tracing "
         "training types"
     ),
-    "experiment_file": "algorithms datasets errors experiment files models user_imports",
+    "experiment_file": "algorithms datasets errors experiment files models rejections user_imports",
     "catalogue": "algorithms datasets errors models user_imports",
     "data_tools": (
         "aggregation catalogue cli datasets downloads errors experiment_file experiment_tools files learning_tasks "
-        "types user_imports wire"
+        "rejections types user_imports wire"
     ),
     "broker_options": "",
     "doctor": "broker_options errors experiment learning_tasks training types wire",
@@ -181,7 +182,7 @@ COMMON = {
 }
 SERVER = {
     "round": "",
-    "lab": "",
+    "lab": "status",
     "status": "round",
     "history": "round status",
     "runs": "history lab round status",
@@ -196,7 +197,7 @@ SERVER = {
     "watch": "fleet library runs status",
     "sinks": "status",
     "tools": "simulate status",
-    "privacy_audit": "central history lab runs status",
+    "privacy_audit": "central lab runs status",
     "replay": "central coordinator lab round runs status",
     "sweep": "runs simulate status",
     "report": "library status sweep",

@@ -13,6 +13,7 @@ from fedquilt_client.settings import AgentSettings
 from fedquilt_client.store import RunStore
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.rejections import first_problem
 from fedquilt_common.training_jobs import CheckedFile, Job, JobData
 from fedquilt_common.wire.messages import RunMessage
 from fedquilt_common.wire.round_messages import PatchMessage, RoundMessage, TaskMessage
@@ -50,7 +51,7 @@ def read_experiment(message: RunMessage) -> Experiment:
     try:
         return Experiment.model_validate_json(json.dumps(message.experiment))
     except ValidationError as error:
-        reason = error.errors()[0]["msg"]
+        reason = first_problem(error)
         raise PayloadError(f"run {message.run}: its experiment is not valid here: {reason}") from None
 
 

@@ -223,10 +223,10 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(importlib.import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
-        from fedquilt_common.errors import PackageMissingError
+        from fedquilt_common.errors import PackageMissingError, how_to_install
 
         raise PackageMissingError(
-            f"fedquilt.{name} needs the Python package {error.name}: install fedquilt[server]"
+            f"fedquilt.{name} needs the Python package {error.name}: {how_to_install('server')}"
         ) from error
     globals()[name] = value
     return value

@@ -12,9 +12,10 @@ from fedquilt_common.errors import NoGlobalModelError, PackageMissingError, RunF
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment_file import load_experiment
 from fedquilt_common.types import Arrays
-from fedquilt_server.runs.result_files import MODEL, read_model, read_result
+from fedquilt_server.runs.result_files import read_model, read_result
 from fedquilt_server.runs.tables import round_records
 from fedquilt_server.status.results import Result, RoundResult
+from fedquilt_server.status.run_file_names import EXPERIMENT, MODEL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,7 +94,7 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
     """
     place = Path(folder)
     result = read_result(place)
-    return Run(place, load_experiment(place / "experiment.yaml"), result)
+    return Run(place, load_experiment(place / EXPERIMENT), result)
 
 
 def _global_arrays(run: Run) -> Arrays:

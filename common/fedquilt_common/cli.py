@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from fedquilt_common import __version__
 from fedquilt_common.error_messages import print_error
-from fedquilt_common.errors import ExperimentError, FedquiltError
+from fedquilt_common.errors import ExperimentError, FedquiltError, how_to_install
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("fedquilt_server.simulate_cli", "Run a small federation on this machine, with a live page."),
@@ -81,7 +81,7 @@ def run(arguments: list[str]) -> int:
         print_error(f"{error}. Check the path, its permissions and the free disk space")
         return FedquiltError.exit_code
     except ModuleNotFoundError as error:
-        print_error(f"the Python package {error.name} is missing: install fedquilt[server]")
+        print_error(f"the Python package {error.name} is missing: {how_to_install('server')}")
         return FedquiltError.exit_code
     except KeyboardInterrupt:
         print_error("interrupted")
@@ -143,7 +143,7 @@ def _module(name: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(module.partition(".")[0], "server")
-        print_error(f"`{name}` needs the Python package {error.name}: install fedquilt[{extra}]")
+        print_error(f"`{name}` needs the Python package {error.name}: {how_to_install(extra)}")
         sys.exit(1)
 
 

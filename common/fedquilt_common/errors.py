@@ -159,6 +159,24 @@ class PackageMissingError(FedquiltError, ImportError):
     """A Python package that is not installed is needed."""
 
 
+def how_to_install(extra: str, version: str = "") -> str:
+    """Return what to do about a missing package: ``run `pip install 'fedquilt[images]'` ``.
+
+    Args:
+        extra: the extra of fedquilt that has the package.
+        version: the version of fedquilt that is needed; empty: any.
+    """
+    return f"run `pip install 'fedquilt[{extra}]{f'=={version}' if version else ''}'`"
+
+
+def how_to_install_on_boards(extra: str) -> str:
+    """Return what to do about a package that is missing on this machine, which may be a board or a container."""
+    return (
+        f"{how_to_install(extra)} on this machine. If it is a board with a wheelhouse's release, run `make wheelhouse` "
+        "and `fedquilt upgrade` on the workstation; if it is a container, build the image again"
+    )
+
+
 class SliceError(FedquiltError):
     """An index set or a sub-model does not fit the model."""
 

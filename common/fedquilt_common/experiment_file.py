@@ -9,16 +9,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from fedquilt_common.datasets.data_file import pin_data_files
 from fedquilt_common.errors import ExperimentError, FedquiltError
 from fedquilt_common.experiment.data_section import OWN
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.experiment.section import Problem, plain_message
+from fedquilt_common.experiment.section import MOST
 from fedquilt_common.files.yaml_text import load_yaml, read_text
+from fedquilt_common.rejections import Problem, list_problems
 from fedquilt_common.user_imports import is_user_import, suggest
 
 _LONGEST_VALUE = 60
@@ -74,18 +75,11 @@ def _check(raw: dict[str, Any], source: str, overrides: Sequence[Override]) -> E
     try:
         experiment = Experiment.model_validate(raw)
     except ValidationError as error:
-        problems += [describe_problem(detail, Experiment) for detail in _own_errors(error)]
+        problems += list_problems(error, Experiment)
     problems += _name_problems(raw)
     if experiment is None or problems:
         raise ExperimentError("\n".join(error_line(problem, source, overrides) for problem in problems))
     return pin_data_files(experiment)
-
-
-def _own_errors(error: ValidationError) -> list[Mapping[str, Any]]:
-    """Return the details of an error, without lists that are too short only because an entry of theirs is wrong."""
-    details: list[Mapping[str, Any]] = [dict(detail) for detail in error.errors(include_url=False)]
-    inside = {detail["loc"][:depth] for detail in details for depth in range(len(detail["loc"]))}
-    return [detail for detail in details if detail["type"] != "too_short" or detail["loc"] not in inside]
 
 
 def parse_override(text: str) -> Override:
@@ -152,47 +146,6 @@ def _list_index(items: list[Any], key: str, label: str) -> int:
     return int(key)
 
 
-def describe_problem(detail: Mapping[str, Any], root: type[BaseModel]) -> Problem:
-    """Describe one of pydantic's errors in our words.
-
-    Args:
-        detail: an item of ``ValidationError.errors()``.
-        root: the model that was validated.
-    """
-    path = ".".join(str(part) for part in detail["loc"])
-    if detail["type"] == "missing":
-        return Problem(path, None, "is missing; add it")
-    if detail["type"] == "extra_forbidden":
-        known = _keys_at(detail["loc"][:-1], root)
-        return Problem(path, detail["input"], f"unknown key; {suggest(str(detail['loc'][-1]), known)}")
-    return Problem(path, detail["input"], _error_text(detail))
-
-
-def _error_text(detail: Mapping[str, Any]) -> str:
-    if detail["type"] == "model_type":
-        return "must be a section: keys with values"
-    if detail["type"] == "tuple_type":
-        return "must be a list"
-    if detail["type"] == "too_short" and not detail["input"]:
-        return "is empty; give at least one entry"
-    return plain_message(detail).replace("Input should be", "must be")
-
-
-def _keys_at(location: Sequence[str | int], section: type[BaseModel]) -> list[str]:
-    """Return the keys of the section at ``location`` inside ``section``."""
-    for part in location:
-        if isinstance(part, str):
-            section = _section(section.model_fields[part].annotation) or section
-    return list(section.model_fields)
-
-
-def _section(annotation: Any) -> type[BaseModel] | None:
-    """Return the model class in a field's type, such as ``Data | None``; None without one."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next(filter(None, map(_section, get_args(annotation))), None)
-
-
 def _name_problems(raw: Mapping[str, Any]) -> Iterator[Problem]:
     """Check names and algorithm fields on the raw file, so that one error lists them with all other problems."""
     from fedquilt_common.algorithms import ALGORITHMS, DIAGNOSTICS
@@ -253,11 +206,19 @@ def _field_problems(kind: type, fields: Mapping[str, Any]) -> Iterator[Problem]:
     try:
         # Validate as JSON: only then does strict mode accept a mapping for a dataclass, and only numbers for numbers.
         text = json.dumps({field_name(key): fields[key] for key in known if key in fields})
-        _adapter(kind).validate_json(text, strict=True)
+        yield from _count_problems(_adapter(kind).validate_json(text, strict=True))
     except ValidationError as error:
-        yield from (_field_problem(detail, known, fields) for detail in error.errors(include_url=False))
+        yield from (_field_problem(problem, known, fields) for problem in list_problems(error))
     except FedquiltError as error:
         yield _field_named_in(str(error), known, fields)
+
+
+def _count_problems(algorithm: Any) -> Iterator[Problem]:
+    """Check the fields that count epochs, samples, layers and the like: they are the whole numbers."""
+    for field in dataclasses.fields(algorithm):
+        value = getattr(algorithm, field.name)
+        if type(value) is int and value > MOST:
+            yield Problem(f"algorithm.{field.name.removesuffix('_')}", value, f"must be at most {MOST:,}")
 
 
 @functools.cache
@@ -266,10 +227,9 @@ def _adapter(kind: type) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _field_problem(detail: Mapping[str, Any], known: Sequence[str], fields: Mapping[str, Any]) -> Problem:
-    if not detail["loc"]:
-        return _field_named_in(plain_message(detail), known, fields)
-    problem = describe_problem(detail, Experiment)
+def _field_problem(problem: Problem, known: Sequence[str], fields: Mapping[str, Any]) -> Problem:
+    if not problem.path:
+        return _field_named_in(problem.why, known, fields)
     return dataclasses.replace(problem, path=f"algorithm.{problem.path}".removesuffix("_"))
 
 

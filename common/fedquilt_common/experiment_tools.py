@@ -271,14 +271,14 @@ class ExperimentTools:
 
         Raises:
             ExperimentError: it does not, and has no loss of its own that explains different outputs; or the learning
-                task does not learn from such outputs.
+                task does not suit such outputs.
         """
         from fedquilt_common.tracing.outputs import check_outputs
 
         name, train = f"{key}.name = {model.name}", self.dataset.train
-        for shape in check_outputs(self.model_builder(model), train.x, name):
-            if problem := self.learning_task.find_output_problem(shape, train.y):
-                raise ExperimentError(f"{name}: {problem}")
+        shapes = check_outputs(self.model_builder(model), train.x, name)
+        if shapes and (problem := self.learning_task.find_output_problem(shapes, train.y)):
+            raise ExperimentError(f"{name}: {problem}")
 
     def warn_about_outputs(self, model: Model, key: str) -> str:
         """Return that a model trains the last field of a named tuple; empty if not. Arguments as ``check_outputs``."""

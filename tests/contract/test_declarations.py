@@ -37,6 +37,11 @@ def test_it_declares_how_it_is_evaluated(name: str) -> None:
     assert declared.holdout is not None or not declared.own_models  # a model that only a client has, only it can test
 
 
+@each(ALGORITHMS)
+def test_it_declares_whether_it_uses_public_samples(name: str) -> None:
+    assert ALGORITHMS[name].declares.public is bool(CASES[name].public)
+
+
 PAPER = re.compile(r'[A-Z]\w+( et al\.| and [A-Z]\w+)?, "[^"]{10,}", [A-Z][\w &.,-]* (19|20)\d\d\b')
 
 

@@ -123,7 +123,7 @@ def test_a_round_sends_no_more_than_one_model_and_each_board_its_own_part(name: 
         ("digits-heterofl", "data={set: digits, clients: 20, mixed: true, holdout: 0.25}", "data.mixed = True"),
         ("digits-feddf", "data.local_test=own-labels", "data.local_test = own-labels: 'feddf' is evaluated by"),
         ("digits-fedavg", "data={set: digits, clients: 8, local_test: own-labels, holdout: 0.2}", "data.holdout = 0.2"),
-        ("digits-fedreb", "data.holdout=1.0", "data.holdout = 1.0: must be less than 1"),
+        ("digits-fedreb", "data.holdout=1.0", "data.holdout = 1.0: must be below 1"),
         ("digits-fedreb", "data.partition.shares=5", "data.partition.shares = 5: there are 20 clients"),
         ("digits-fedreb", "data.partition.alpha=null", "the scheme 'dirichlet-per-class' needs it"),
     ],

@@ -144,6 +144,8 @@ class Declaration:
             ones.
         private_memory: whether clients keep arrays in ``ClientContext.memory`` from task to task. A board that is
             lost takes them along. None: unknown.
+        public: whether the algorithm uses the public samples (``data.public``). Without that, a run that has some logs
+            a warning. None: unknown.
         measures_norms: clients measure the statistics of static batch norms (``Learner.statistics``). Without that, an
             evaluation uses those of its batches of test samples, and a run with such norms logs a warning.
     """
@@ -158,6 +160,7 @@ class Declaration:
     sub_models: Literal["none", "averaged", "separate"] = "none"
     tests_updates: bool = False
     private_memory: bool | None = None
+    public: bool | None = None
     measures_norms: bool = False
 
 

@@ -72,6 +72,7 @@ class AdaptiveFL:
         pooled=SUB_MODELS,
         sub_models="averaged",
         private_memory=False,
+        public=False,
     )
 
     levels: Mapping[str, float] = field(default_factory=lambda: {"M": 0.66, "S": 0.40})

@@ -30,6 +30,7 @@ class Alone:
         privacy="",
         pooled="its clients send nothing that has a mean",
         private_memory=True,
+        public=False,
     )
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:

@@ -45,6 +45,7 @@ class Decoupled:
         pooled="each width has a mean of its own",
         sub_models="separate",
         private_memory=False,
+        public=False,
     )
 
     widths: Widths = field(default_factory=lambda: {"strong": 1.0, "medium": 0.66, "weak": 0.40})

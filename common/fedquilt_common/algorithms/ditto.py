@@ -26,7 +26,9 @@ class Ditto(FedAvg):
         personal_epochs: epochs of the personal model in a round; None: ``training.epochs``.
     """
 
-    declares: ClassVar[Declaration] = Declaration(holdout=0.25, privacy="", pooled="", private_memory=True)
+    declares: ClassVar[Declaration] = Declaration(
+        holdout=0.25, privacy="", pooled="", private_memory=True, public=False
+    )
 
     lambda_: float
     personal_epochs: int | None = None

@@ -29,7 +29,9 @@ class FedAvg:
     ``evaluate_clients`` or ``penalty``.
     """
 
-    declares: ClassVar[Declaration] = Declaration(holdout=0.0, privacy="", pooled="", private_memory=False)
+    declares: ClassVar[Declaration] = Declaration(
+        holdout=0.0, privacy="", pooled="", private_memory=False, public=False
+    )
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
         return State(model)

@@ -37,6 +37,7 @@ class FedBuff(FedAvg):
         privacy="",
         pooled="it weighs each update by its age, and takes the first ones that come",
         private_memory=False,
+        public=False,
     )
 
     buffer: int | None = None

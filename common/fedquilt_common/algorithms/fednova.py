@@ -45,6 +45,7 @@ class FedNova(FedAvg):
         privacy="the server divides by the number of gradients of each client, which private clients withhold",
         pooled="it divides each update by the number of the client's steps",
         private_memory=False,
+        public=False,
     )
 
     mu: float = 0.0

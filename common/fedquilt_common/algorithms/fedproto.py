@@ -48,6 +48,7 @@ class FedProto:
         privacy="its prototypes are means of the samples' features, without noise",
         pooled="",
         private_memory=True,
+        public=False,
     )
 
     lambda_: float = 1.0

@@ -65,6 +65,7 @@ class FedReb(FedAvg):
         privacy="it trains on augmented copies, so that one sample counts several times, and balances by class counts",
         pooled="base and head have means of their own, with different weights",
         private_memory=True,
+        public=False,
     )
 
     head_layers: int = 2

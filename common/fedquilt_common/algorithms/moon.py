@@ -45,6 +45,7 @@ class Moon(FedAvg):
         privacy="its loss depends on the features of whole batches",
         pooled="",
         private_memory=True,
+        public=False,
     )
 
     mu: float = 1.0

@@ -49,6 +49,7 @@ class QFedAvg(FedAvg):
         privacy="a client sends the loss of its samples, without noise",
         pooled="each client's loss and the length of its update weigh it",
         private_memory=False,
+        public=False,
     )
 
     q: float

@@ -53,7 +53,7 @@ class Scaffold(FedAvg):
         server_lr: the server's learning rate, above 0; 1 in the paper's experiments.
     """
 
-    declares: ClassVar[Declaration] = Declaration(holdout=0.0, pooled="", private_memory=True)
+    declares: ClassVar[Declaration] = Declaration(holdout=0.0, pooled="", private_memory=True, public=False)
 
     option: Literal["I", "II"] = "II"
     server_lr: float = 1.0

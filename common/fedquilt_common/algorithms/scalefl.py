@@ -52,6 +52,7 @@ class ScaleFL:
         pooled=SUB_MODELS,
         sub_models="averaged",
         private_memory=False,
+        public=False,
     )
 
     widths: Widths = field(default_factory=lambda: dict(DEFAULT_WIDTHS))

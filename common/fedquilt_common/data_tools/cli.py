@@ -28,6 +28,7 @@ from fedquilt_common.datasets import FOLDER_VARIABLE, UNPREPARED, data_folder
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.experiment_file import load_experiment
 from fedquilt_common.experiment_tools import ExperimentTools
+from fedquilt_common.user_imports import print_to_stderr
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 data_app = typer.Typer(no_args_is_help=True, help="List, download, inspect, partition and publish data sets.")
@@ -107,7 +108,8 @@ def inspect_(
 
     A folder needs no FEDQUILT_DATA. If it holds only a part of a data set, its files are described.
     """
-    found = inspect_target(target, allow or [], overrides or [], rebalanced)
+    with print_to_stderr(wanted=json_):
+        found = inspect_target(target, allow or [], overrides or [], rebalanced)
     if json_:
         typer.echo(json.dumps(asdict(found), indent=2))
     else:
@@ -135,8 +137,8 @@ def partition(
     Interrupted, the same command resumes. The same experiment and data give the same bytes on every machine.
     """
     tools = ExperimentTools(load_experiment(experiment, overrides or []), allow or [])
-    _ = tools.learns and tools.shares  # raises if the boards have the samples
-    with show_files("clients", visible=not json_) as on_shard:
+    with print_to_stderr(wanted=json_), show_files("clients", visible=not json_) as on_shard:
+        _ = tools.learns and tools.shares  # raises if the boards have the samples
         manifest = write_shard_folder(tools, out, on_shard)
     if json_:
         typer.echo(manifest.encode(), nl=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from fedquilt_common.data_tools.summaries import QUANTILES, TargetGroups
-from fedquilt_common.errors import ExperimentError, PackageMissingError
+from fedquilt_common.errors import ExperimentError, PackageMissingError, how_to_install
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +46,7 @@ def write_figure(path: Path, groups: TargetGroups, what: str, title: str, kind: 
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
-        raise PackageMissingError("--png requires matplotlib: run `pip install 'fedquilt[report]'`") from None
+        raise PackageMissingError(f"--png requires matplotlib: {how_to_install('report')}") from None
     height = min(_TALLEST, max(_SHORTEST, 1.2 + _ROW * len(groups.groups)))
     figure = Figure(figsize=(_WIDTH, height), layout="constrained")
     axes = figure.subplots()

@@ -25,6 +25,7 @@ from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably, write_durably
 from fedquilt_common.files.locking import lock_folder
+from fedquilt_common.rejections import first_problem
 from fedquilt_common.types import Examples
 from fedquilt_common.wire.chunks import Blob, digest_file
 from fedquilt_common.wire.data_messages import FileAddress
@@ -169,9 +170,7 @@ def parse_manifest(text: str, source: str) -> ShardManifest:
         manifest = _MANIFEST.validate_json(text, strict=True)
         _check_names(manifest)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        problem = f"{'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}"
-        raise DataUnavailableError(f"{source}: is damaged ({problem}); write it again") from None
+        raise DataUnavailableError(f"{source}: is damaged ({first_problem(error)}); write it again") from None
     except ValueError as error:
         raise DataUnavailableError(f"{source}: is damaged ({error}); write it again") from None
     return manifest

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.datasets.files import dataset_folder, inner_folder
 from fedquilt_common.datasets.tables import split_each_person
-from fedquilt_common.errors import DataUnavailableError
+from fedquilt_common.errors import DataUnavailableError, how_to_install
 from fedquilt_common.types import Dataset
 
 NAME = "depth"
@@ -51,7 +51,7 @@ def _read_image(path: Path) -> NDArray[np.float32]:
         from PIL import Image
     except ImportError as error:
         raise DataUnavailableError(
-            "the data set 'depth' consists of PNG images, which need Pillow; run pip install 'fedquilt[images]'"
+            f"the data set 'depth' consists of PNG images, which need Pillow; {how_to_install('images')}"
         ) from error
     try:
         with Image.open(path, formats=("PNG",)) as image:

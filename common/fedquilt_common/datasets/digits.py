@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.errors import DataUnavailableError
+from fedquilt_common.errors import DataUnavailableError, how_to_install
 from fedquilt_common.types import Dataset, Examples
 
 CLASSES = 10
@@ -53,6 +53,5 @@ def _find_table() -> Path:
         if file.exists():
             return file
     raise DataUnavailableError(
-        "the data set 'digits' comes with scikit-learn, which is missing or incomplete; "
-        "run pip install 'fedquilt[client]'"
+        f"the data set 'digits' comes with scikit-learn, which is missing or incomplete; {how_to_install('client')}"
     )

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from fedquilt_common.datasets.files import dataset_folder, find_file, find_files, open_packed, report_csv_errors
 from fedquilt_common.datasets.log_mel import log_mel, mel_filters
 from fedquilt_common.datasets.parts import DatasetPart, PartedDataset, Split
-from fedquilt_common.errors import DataUnavailableError
+from fedquilt_common.errors import DataUnavailableError, how_to_install
 from fedquilt_common.types import Examples
 
 NAME = "epic-sounds"
@@ -301,5 +301,5 @@ def _import(package: str) -> ModuleType:
         return importlib.import_module(package)
     except (ImportError, OSError) as error:  # soundfile raises OSError if its library is missing
         raise DataUnavailableError(
-            f"the data set '{NAME}' needs {package} ({error}); run pip install 'fedquilt[audio]'"
+            f"the data set '{NAME}' needs {package} ({error}); {how_to_install('audio')}"
         ) from error

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.datasets.shard_files import DatasetForm, check_form
-from fedquilt_common.errors import DataUnavailableError, FedquiltError, PayloadError
+from fedquilt_common.errors import DataUnavailableError, FedquiltError, PayloadError, how_to_install
 from fedquilt_common.types import Examples
 from fedquilt_common.user_imports import USER_ERRORS, describe_sys_exit, package_of, resolve
 from fedquilt_common.wire.codec import FileArrays
@@ -200,7 +200,7 @@ def _read_parquet(path: Path, form: DatasetForm) -> _OwnArrays:
         from pyarrow import ArrowException, parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
         raise DataUnavailableError(
-            f"{path}: Parquet files need pyarrow; run pip install 'fedquilt[parquet]', or convert the file to CSV"
+            f"{path}: Parquet files need pyarrow; {how_to_install('parquet')}, or convert the file to CSV"
         ) from None
     try:
         table = parquet.read_table(path)

@@ -30,7 +30,7 @@ from fedquilt_common.datasets.archives import ListedFile, PublishedFile, list_fi
 from fedquilt_common.datasets.files import dataset_folder
 from fedquilt_common.datasets.parts import DatasetPart, PartedDataset, Split
 from fedquilt_common.datasets.windows import hold_out
-from fedquilt_common.errors import DataUnavailableError
+from fedquilt_common.errors import DataUnavailableError, how_to_install
 from fedquilt_common.stored_samples import as_samples
 from fedquilt_common.types import Examples
 
@@ -330,6 +330,6 @@ def _import_pillow() -> ModuleType:
         from PIL import Image
     except ImportError as error:
         raise DataUnavailableError(
-            f"the data set '{NAME}' consists of JPEG images, which need Pillow; run pip install 'fedquilt[images]'"
+            f"the data set '{NAME}' consists of JPEG images, which need Pillow; {how_to_install('images')}"
         ) from error
     return Image

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from fedquilt_common.datasets.archives import PublishedFile, read_files
 from fedquilt_common.datasets.files import dataset_folder
 from fedquilt_common.datasets.windows import hold_out, standardise_channels
-from fedquilt_common.errors import DataUnavailableError
+from fedquilt_common.errors import DataUnavailableError, how_to_install
 from fedquilt_common.types import Dataset, Examples
 
 NAME = "widar"
@@ -135,7 +135,7 @@ def _read_values(file: PublishedFile) -> NDArray[np.float64]:
         from scipy.io import loadmat  # not at the top: it would cost an idle agent memory
         from scipy.io.matlab import MatReadError
     except ImportError as error:
-        raise DataUnavailableError(f"the data set '{NAME}' needs SciPy; install fedquilt[client]") from error
+        raise DataUnavailableError(f"the data set '{NAME}' needs SciPy; {how_to_install('client')}") from error
     if not file.data:
         return np.empty(0)
     try:

@@ -6,14 +6,17 @@ import importlib.util
 from pathlib import Path
 
 from fedquilt_common.doctor.check import Check
-from fedquilt_common.errors import FedquiltError
+from fedquilt_common.errors import FedquiltError, how_to_install
 
 
 def check_torch() -> Check:
     """Check that torch is installed, and in which precisions it trains here; loads torch."""
     if importlib.util.find_spec("torch") is None:
         return Check(
-            "torch", "fail", "is not installed", "Install fedquilt[client]; on a Jetson, install NVIDIA's torch"
+            "torch",
+            "fail",
+            "is not installed",
+            f"{how_to_install('client').capitalize()}; on a Jetson, install NVIDIA's torch",
         )
     try:
         import torch as library

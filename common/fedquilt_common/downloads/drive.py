@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from fedquilt_common.downloads.partial import OnBytes
 from fedquilt_common.downloads.retries import Retries
-from fedquilt_common.errors import DownloadError, DownloadTooLargeError, PackageMissingError
+from fedquilt_common.errors import DownloadError, DownloadTooLargeError, PackageMissingError, how_to_install
 
 _HOSTS: Final = frozenset({"drive.google.com", "docs.google.com"})
 _TIMEOUT: Final = 30.0
@@ -60,7 +60,7 @@ def _download(url: str, complete: Path, on_progress: OnBytes | None, retries: Re
         import requests
     except ModuleNotFoundError as error:
         raise PackageMissingError(
-            f"downloads from Google Drive require {error.name}: run `pip install 'fedquilt[data]'`"
+            f"downloads from Google Drive require {error.name}: {how_to_install('data')}"
         ) from None
     try:
         gdown.download(

@@ -12,7 +12,7 @@ from typing import Final
 from fedquilt_common.downloads.drive import fetch_from_drive, is_drive_url
 from fedquilt_common.downloads.partial import OnBytes, PartialFile
 from fedquilt_common.downloads.retries import Retries
-from fedquilt_common.errors import DownloadError, DownloadTooLargeError, PackageMissingError
+from fedquilt_common.errors import DownloadError, DownloadTooLargeError, PackageMissingError, how_to_install
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably
 from fedquilt_common.files.locking import lock_folder
@@ -142,7 +142,7 @@ def _transfer(
     try:
         from fedquilt_common.downloads.http_transfer import HttpDownload
     except ModuleNotFoundError as error:
-        raise PackageMissingError(f"downloads require {error.name}: run `pip install 'fedquilt[data]'`") from None
+        raise PackageMissingError(f"downloads require {error.name}: {how_to_install('data')}") from None
     return HttpDownload(url, part, size, sha256 is not None, on_progress, retries).run()
 
 

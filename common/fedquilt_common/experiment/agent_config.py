@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_core import ErrorDetails
 
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment.section import Size, plain_message
+from fedquilt_common.experiment.section import Size
 from fedquilt_common.files.yaml_text import load_yaml, read_text
+from fedquilt_common.rejections import MISSING, Problem, list_problems
 from fedquilt_common.wire.message_base import MAX_CLIENTS, Name
 from fedquilt_common.wire.meter_topic import parse_meter_topic
 
@@ -121,20 +121,20 @@ def merge_config(model: type[_Config], command: str, config: Path | None, option
     try:
         return model.model_validate({**(read_agent_config(config) if config else {}), **options})
     except ValidationError as error:
-        mistakes = [describe_mistake(detail) for detail in error.errors()]
-        missing = [e["loc"][0] for e in error.errors() if e["type"] == "missing"]
-        if missing:
-            mistakes = [f"--{name} is missing; give it as an option or in --config" for name in missing]
-        raise ExperimentError(f"{command}: {'; '.join(mistakes)}") from None
+        problems = list_problems(error, model)
+        mistakes = [
+            f"--{problem.path} is missing; give it as an option or in --config"
+            for problem in problems
+            if problem.why == MISSING
+        ]
+        raise ExperimentError(f"{command}: {'; '.join(mistakes or map(describe_mistake, problems))}") from None
 
 
-def describe_mistake(detail: ErrorDetails) -> str:
-    """Return one of pydantic's errors in our words; that of the whole configuration without its values."""
-    text = plain_message(detail)
-    if not detail["loc"]:
-        return text
-    line = f"{'.'.join(map(str, detail['loc']))}: {text} (it is {detail['input']!r})"
-    return _PASSWORD.sub(r"\1:***@", line)
+def describe_mistake(problem: Problem) -> str:
+    """Return a problem of a configuration as a sentence; that of the whole configuration without its values."""
+    if not problem.path:
+        return problem.why
+    return _PASSWORD.sub(r"\1:***@", f"{problem.path}: {problem.why} (it is {problem.value!r})")
 
 
 def parse_own_data(entries: Sequence[str]) -> dict[int, str]:

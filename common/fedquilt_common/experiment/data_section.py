@@ -10,7 +10,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fedquilt_common.experiment.section import Positive, Problem, Section, validation_error
+from fedquilt_common.experiment.section import MOST, Count, Section, validation_error
+from fedquilt_common.rejections import Problem
+from fedquilt_common.wire.message_base import MAX_CLIENTS
 
 FileName = Annotated[str, Field(min_length=1, max_length=500)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -63,17 +65,17 @@ class Partition(Section):
     ] = "uniform"
     alpha: Annotated[float, Field(gt=0, le=1e6)] | None = None
     rounding: Literal["largest-remainder", "cumulative-floor"] | None = None
-    labels: Positive | None = None
-    per_class: Positive | None = None
-    classes: Annotated[tuple[Positive, Positive], Field(strict=False)] | None = None
+    labels: Count | None = None
+    per_class: Count | None = None
+    classes: Annotated[tuple[Count, Count], Field(strict=False)] | None = None
     overlap: bool = False
     bins: Annotated[int, Field(ge=2, le=10_000)] | None = None
     clusters: Annotated[int, Field(ge=2, le=10_000)] | None = None
     features: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     file: FileName | None = None
     sha256: Sha256 | None = None
-    min_samples: Positive | None = None
-    shares: Positive | None = None
+    min_samples: Count | None = None
+    shares: Count | None = None
 
     @model_validator(mode="after")
     def _check_fields(self) -> Partition:
@@ -116,7 +118,7 @@ class Public(Section):
 
     set: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     file: Annotated[str, Field(min_length=1, max_length=500)] | None = None
-    samples: Positive | None = None
+    samples: Count | None = None
 
     @model_validator(mode="after")
     def _check_source(self) -> Public:
@@ -215,11 +217,11 @@ class Form(Section):
         outputs: numbers to predict for a sample; regression only.
     """
 
-    shape: Annotated[tuple[Positive, ...], Field(strict=False, min_length=1, max_length=8)]
-    classes: Annotated[int, Field(ge=0, le=1_000_000)]
+    shape: Annotated[tuple[Count, ...], Field(strict=False, min_length=1, max_length=8)]
+    classes: Annotated[int, Field(ge=0, le=MOST)]
     dtype: Literal["float32", "int64"] = "float32"
     task: Literal["classification", "regression"] | None = None
-    outputs: Positive = 1
+    outputs: Count = 1
 
 
 class Bundle(Section):
@@ -259,7 +261,7 @@ class Data(Section):
     """
 
     set: Annotated[str, Field(min_length=1, max_length=200)] = OWN
-    clients: Annotated[int, Field(ge=1, le=400_000)]
+    clients: Annotated[int, Field(ge=1, le=MAX_CLIENTS)]
     partition: Partition = Partition()
     holdout: Annotated[float, Field(ge=0, lt=1)] | None = None
     local_test: Literal["holdout", "own-labels"] = "holdout"

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from fedquilt_common.experiment.data_section import Data
 from fedquilt_common.experiment.privacy_section import Privacy
-from fedquilt_common.experiment.section import Positive, Problem, Section, validation_error
+from fedquilt_common.experiment.section import Count, Section, validation_error
 from fedquilt_common.experiment.sections import (
     AlgorithmChoice,
     Budget,
@@ -28,6 +28,7 @@ from fedquilt_common.experiment.sections import (
     clients_of_ratio,
 )
 from fedquilt_common.files.yaml_text import dump_yaml
+from fedquilt_common.rejections import Problem
 from fedquilt_common.wire.link import BOUNDS, Link
 from fedquilt_common.wire.message_base import Name
 
@@ -61,8 +62,8 @@ class Experiment(Section):
 
     name: Name
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
-    rounds: Positive = 10
-    evaluate_every: Positive = 1
+    rounds: Count = 10
+    evaluate_every: Count = 1
     on_divergence: Literal["warn", "stop"] = "warn"
     budget: Budget = Budget()
     speedup: Annotated[float, Field(ge=BOUNDS["speedup"][0], le=BOUNDS["speedup"][1])] = 1.0

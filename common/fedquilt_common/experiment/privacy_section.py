@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fedquilt_common.experiment.section import Problem, Section, validation_error
+from fedquilt_common.experiment.section import Section, validation_error
+from fedquilt_common.rejections import Problem
 
 
 class AdaptiveClip(Section):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 from pydantic import (
@@ -19,14 +18,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-
-@dataclass(frozen=True)
-class Problem:
-    """What is wrong with the value at one dotted ``path``, and why."""
-
-    path: str
-    value: Any
-    why: str
+from fedquilt_common.rejections import Problem
 
 
 def validation_error(problems: Sequence[Problem]) -> ValidationError:
@@ -36,11 +28,6 @@ def validation_error(problems: Sequence[Problem]) -> ValidationError:
         kind = PydanticCustomError("contradiction", "{why}", {"why": problem.why})
         details.append({"type": kind, "loc": tuple(problem.path.split(".")), "input": problem.value})
     return ValidationError.from_exception_data("Experiment", details)
-
-
-def plain_message(detail: Mapping[str, Any]) -> str:
-    """Return the message of one of pydantic's errors, without pydantic's name for the kind of our own."""
-    return str(detail["msg"]).removeprefix("Value error, ")
 
 
 def _as_list(value: Any) -> Any:
@@ -65,7 +52,9 @@ def _check_size(value: Any, parse: ValidatorFunctionWrapHandler) -> Any:
 
 
 Size = Annotated[ByteSize, WrapValidator(_check_size)]
-Positive = Annotated[int, Field(ge=1)]
+MOST: Final = 1_000_000
+"""The largest number of rounds, clients, epochs, samples and other things that an experiment counts."""
+Count = Annotated[int, Field(ge=1, le=MOST)]
 
 
 def _check_whole(gpus: float) -> float:

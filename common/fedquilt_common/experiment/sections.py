@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, JsonValue, model_validator
 
 from fedquilt_common.experiment.privacy_section import Privacy
-from fedquilt_common.experiment.section import KIB, MIB, Gpus, Many, Positive, Problem, Section, Size, validation_error
+from fedquilt_common.experiment.section import KIB, MIB, Count, Gpus, Many, Section, Size, validation_error
+from fedquilt_common.rejections import Problem
 from fedquilt_common.types import OptimiserName, Precision
 from fedquilt_common.wire.chunks import LARGEST_CHUNK
 from fedquilt_common.wire.link import BOUNDS, Link, open_problem
@@ -75,9 +76,9 @@ class Participation(Section):
         shortfall: what happens at the deadline without the quorum: `wait` for it, or `replace` clients.
     """
 
-    per_round: Positive
+    per_round: Count
     ratio: Annotated[float, Field(gt=0, le=1)] | None = None
-    quorum: Positive
+    quorum: Count
     deadline: Annotated[float, Field(gt=0)] = 60.0
     shortfall: Literal["wait", "replace"] = "wait"
 
@@ -132,10 +133,10 @@ class Schedule(Section):
     """
 
     kind: Literal["multi-step", "cosine"]
-    milestones: Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)] | None = None
+    milestones: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] | None = None
     gamma: Annotated[float, Field(gt=0, le=1)] | None = None
-    period: Positive | None = None
-    multiplier: Positive | None = None
+    period: Count | None = None
+    multiplier: Count | None = None
     minimum: Annotated[float, Field(ge=0)] | None = None
 
     @model_validator(mode="after")
@@ -221,8 +222,8 @@ class Training(Section):
             Models are evaluated there too; a coordinator without a CUDA device evaluates on the processor.
     """
 
-    epochs: Positive = 1
-    batch: Positive = 32
+    epochs: Count = 1
+    batch: Count = 32
     optimiser: OptimiserName = "sgd"
     keep_optimiser: bool = False
     lr: Annotated[float, Field(gt=0)] = 0.05
@@ -366,8 +367,8 @@ class FleetLine(Section):
     """
 
     kind: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=32)] = "generic"
-    agents: Positive = 1
-    clients: Positive
+    agents: Count = 1
+    clients: Count
     memory: Annotated[Size, Field(ge=MIB)] | None = None
     budget: Annotated[tuple[Budgeted, ...], Many, Field(strict=False, min_length=1)] | None = None
     fits: Annotated[tuple[Level, ...], Many, Field(strict=False, min_length=1)] | None = None
@@ -375,7 +376,7 @@ class FleetLine(Section):
     profile: Literal["open", "private"] = "open"
     cpus: Annotated[float, Field(gt=0)] | None = None
     gpus: Gpus | None = None
-    workers: Positive = 1
+    workers: Count = 1
     relay: bool = False
     link: LinkSpec | None = None
     privacy: Privacy | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.learning_tasks.class_scores import clip_counts, count_classes, score_counts
 from fedquilt_common.learning_tasks.cross_entropy import bounded_sum, sum_cross_entropy
-from fedquilt_common.learning_tasks.learning_task import LearningTask, ScoreCounts
+from fedquilt_common.learning_tasks.learning_task import WIDEN, LearningTask, ScoreCounts
 from fedquilt_common.learning_tasks.metrics import ACCURACY, BALANCED_ACCURACY, LOSS, MACRO_F1, Metric
 from fedquilt_common.types import Shapes
 
@@ -54,6 +55,12 @@ class Classification(LearningTask):
                 f"labels are from {y.min()} to {y.max()}, but there are {self.classes} classes; "
                 f"number them from 0 to {self.classes - 1}"
             )
+
+    def find_output_problem(self, shapes: Sequence[tuple[int, ...]], y: NDArray[Any]) -> str:
+        if shapes[-1] == (self.classes,):
+            return ""
+        found = "x".join(map(str, shapes[-1])) or "1"
+        return f"the model has {found} outputs for a sample, but the data set has {self.classes} classes; {WIDEN}"
 
     def targets(self, y: NDArray[Any]) -> NDArray[Any]:
         return y.astype(np.int64) if y.ndim == 1 else y.astype(np.float32).reshape(len(y), -1)

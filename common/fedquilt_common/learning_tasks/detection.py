@@ -6,6 +6,7 @@ at 101 recalls, for overlaps of 0.5, 0.55 ... 0.95. The limits of the candidates
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -70,6 +71,9 @@ class Detection(LearningTask):
                 f"a box has a class that is not a whole number from 0 to {self.classes - 1}, or a place that is not "
                 "finite; repair the data set (-1 is the class of places without a box)"
             )
+
+    def find_output_problem(self, shapes: Sequence[tuple[int, ...]], y: NDArray[Any]) -> str:
+        return ""  # models for detection have a loss of their own, and training checks that
 
     def targets(self, y: NDArray[Any]) -> NDArray[Any]:
         return y.astype(np.float32)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from fedquilt_common.types import Shapes
 
 ScoreCounts = Mapping[str, NDArray[np.float64]]
 """Sums by name, in the shapes of ``LearningTask.count_shapes``; those of batches and of clients add up."""
+WIDEN: Final = "make its last layer as wide as the argument `classes` of its factory, or choose another model"
+"""What to do about a model with another number of outputs than classes."""
 
 
 class LearningTask(ABC):
@@ -115,14 +117,14 @@ class LearningTask(ABC):
             class. Empty if nothing was counted.
         """
 
-    def find_output_problem(self, shape: tuple[int, ...], y: NDArray[Any]) -> str:
-        """Return why a model with such outputs would learn nothing from some samples; empty if it would.
+    @abstractmethod
+    def find_output_problem(self, shapes: Sequence[tuple[int, ...]], y: NDArray[Any]) -> str:
+        """Return why a model with such outputs does not suit the data set; empty if it does.
 
         Args:
-            shape: of an output of the model for one sample.
+            shapes: of each output of the model for one sample, at least one; the last is trained and evaluated.
             y: the labels of the training samples, as the data set holds them.
         """
-        return ""
 
     def held_classes(self, y: NDArray[Any]) -> NDArray[np.bool_] | None:
         """Return which outputs of the model stand for classes or words in ``y``, shape (classes,).

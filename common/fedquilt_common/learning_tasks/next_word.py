@@ -9,6 +9,7 @@ which is their code's ``accuracy_with_oov``.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.learning_tasks.cross_entropy import bounded_sum, sum_cross_entropy
-from fedquilt_common.learning_tasks.learning_task import LearningTask, ScoreCounts
+from fedquilt_common.learning_tasks.learning_task import WIDEN, LearningTask, ScoreCounts
 from fedquilt_common.learning_tasks.metrics import ACCURACY, LOSS, PERPLEXITY, Metric
 from fedquilt_common.types import Shapes
 
@@ -62,9 +63,12 @@ class NextWord(LearningTask):
                 f"from 0, which pads, to {self.words - 1}"
             )
 
-    def find_output_problem(self, shape: tuple[int, ...], y: NDArray[Any]) -> str:
+    def find_output_problem(self, shapes: Sequence[tuple[int, ...]], y: NDArray[Any]) -> str:
+        found = shapes[-1][-1] if shapes[-1] else 1
+        if found != self.words:
+            return f"the model has {found} outputs for a word, but the data set has {self.words} words; {WIDEN}"
         padded = int((y[:, -1] == PADDING).sum())
-        if len(shape) > 1 or not padded:
+        if all(len(shape) > 1 for shape in shapes) or not padded:
             return ""
         return (
             f"the model predicts the word at the last place alone, but there {padded} of {len(y)} sequences have "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -53,6 +54,10 @@ class Regression(LearningTask):
     def check(self, y: NDArray[Any]) -> None:
         if not np.isfinite(y).all():
             raise DataUnavailableError("a target is not a finite number; repair the data set")
+
+    def find_output_problem(self, shapes: Sequence[tuple[int, ...]], y: NDArray[Any]) -> str:
+        found = math.prod(shapes[-1])
+        return "" if found == self.outputs else _describe_outputs(found, self.outputs)
 
     def targets(self, y: NDArray[Any]) -> NDArray[Any]:
         return y.astype(np.float32).reshape(len(y), -1)
@@ -113,8 +118,12 @@ def match_shape(outputs: Any, targets: Any) -> Any:
     """
     outputs = outputs.reshape(len(outputs), -1)
     if outputs.shape != targets.shape:
-        raise ExperimentError(
-            f"the model has {outputs.shape[1]} outputs for a sample, but the data set has {targets.shape[1]} targets; "
-            "choose a model with as many outputs"
-        )
+        raise ExperimentError(_describe_outputs(outputs.shape[1], targets.shape[1]))
     return outputs
+
+
+def _describe_outputs(found: int, targets: int) -> str:
+    return (
+        f"the model has {found} outputs for a sample, but the data set has {targets} targets; "
+        "choose a model with as many outputs"
+    )

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from torch import Tensor, nn
 
-from fedquilt_common.errors import ExperimentError
+from fedquilt_common.errors import ExperimentError, how_to_install
 from fedquilt_common.models.shapes import check_image
 
 STRIDE: Final = 32
@@ -103,7 +103,7 @@ def _import_network() -> Any:
             from ultralytics.nn.tasks import DetectionModel
         except ImportError as error:
             raise ExperimentError(
-                f"model.name = yolov8n: needs the package ultralytics ({error}); install fedquilt[vision]"
+                f"model.name = yolov8n: needs the package ultralytics ({error}); {how_to_install('vision')}"
             ) from error
     return DetectionModel
 

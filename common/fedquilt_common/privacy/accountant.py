@@ -13,18 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from fedquilt_common.errors import PackageMissingError, PrivacyBudgetError
+from fedquilt_common.errors import PackageMissingError, PrivacyBudgetError, how_to_install_on_boards
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 AccountantName = Literal["rdp", "prv"]
 
-MISSING: Final = (
-    "differential privacy needs the package opacus: run `pip install 'fedquilt[dp]'` on this machine. If it is a board "
-    "with a wheelhouse's release, run `make wheelhouse` and `fedquilt upgrade` on the workstation; if it is a "
-    "container, build the image again"
-)
+MISSING: Final = f"differential privacy needs the package opacus: {how_to_install_on_boards('dp')}"
 LARGEST_NOISE: Final = 1000.0
 """With more noise, in clipping norms, nothing can be learned."""
 TOLERANCE: Final = 0.01

@@ -5,16 +5,14 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
-from fedquilt_common.errors import PackageMissingError
+from fedquilt_common.errors import PackageMissingError, how_to_install_on_boards
 
 if TYPE_CHECKING:
     from Crypto.Protocol.SecretSharing import Shamir as Shamir
     from cryptography.hazmat.primitives.ciphers import Cipher
 
 _MISSING: Final = (
-    "secure aggregation needs the packages cryptography and pycryptodome: run `pip install 'fedquilt[secure]'` on this "
-    "machine. If it is a board with a wheelhouse's release, run `make wheelhouse` and `fedquilt upgrade` on the "
-    "workstation; if it is a container, build the image again"
+    f"secure aggregation needs the packages cryptography and pycryptodome: {how_to_install_on_boards('secure')}"
 )
 
 

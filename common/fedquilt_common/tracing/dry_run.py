@@ -11,14 +11,14 @@ from torch import nn
 
 from fedquilt_common.errors import FedquiltError, UncuttableModelError
 from fedquilt_common.submodels.selection import prefix
-from fedquilt_common.tracing.outputs import example_batch
+from fedquilt_common.tracing.outputs import example_batch, refuse_exits
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import Blueprint
-from fedquilt_common.user_imports import USER_ERRORS
 
 _WIDTH: Final = 0.5
 
 
+@refuse_exits()
 def check_cut(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray[Any]) -> None:
     """Run the sub-model of half the channels on two samples, in training and in evaluation.
 
@@ -29,6 +29,7 @@ def check_cut(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray[A
 
     Raises:
         UncuttableModelError: it does not run, as when ``forward`` checks for the whole model's sizes.
+        ExperimentError: its forward calls ``sys.exit``.
     """
     entered: list[str] = []
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -39,7 +40,7 @@ def check_cut(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray[A
                 module.train(training)(example_batch(x))
         except FedquiltError:
             raise
-        except USER_ERRORS as error:  # a user's module can raise anything
+        except Exception as error:  # a user's module can raise anything
             place = f" in or after '{entered[-1]}'" if entered else ""
             raise UncuttableModelError(
                 f"the model cannot be cut: a sub-model of half its channels does not run: {type(error).__name__}"

@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 
 from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.tracing.generators import seed_generators
+from fedquilt_common.tracing.outputs import refuse_exits
 from fedquilt_common.tracing.symbolic import ModelTracer, used_arrays
 
 
@@ -24,6 +25,7 @@ class _NoHeadError(Exception):
     """What follows the layers needs another tensor of the base than the features."""
 
 
+@refuse_exits()
 def find_without_base(module: nn.Module, sample: Tensor) -> list[tuple[str, fx.Graph]]:
     """Return first layer and graph of the heads of 1, 2, ... last linear layers; ``find_heads`` has the conditions.
 
@@ -33,6 +35,7 @@ def find_without_base(module: nn.Module, sample: Tensor) -> list[tuple[str, fx.G
 
     Raises:
         UncuttableModelError: the model does not run on the sample.
+        ExperimentError: its forward calls ``sys.exit``.
     """
     runs = copy.deepcopy(module)  # a forward pass in training mode changes the statistics of norms
     with torch.no_grad(), seed_generators():

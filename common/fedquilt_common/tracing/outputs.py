@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.user_imports import USER_ERRORS, describe_sys_exit, package_of
+from fedquilt_common.user_imports import describe_sys_exit
 
 OutputForm = tuple[tuple[int, ...], ...]
 """Shape of each output without its first dimension, which runs over the samples."""
@@ -125,13 +126,24 @@ def warn_about_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: st
     )
 
 
+@contextmanager
+def refuse_exits() -> Iterator[None]:
+    """Turn a ``sys.exit`` in a user's forward, which would end the program, into an error.
+
+    Raises:
+        ExperimentError: forward called ``sys.exit``; the text has file and line.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        raise ExperimentError(f"the model's forward {describe_sys_exit(error, '')}") from error
+
+
+@refuse_exits()
 def _run(module: nn.Module, x: NDArray[Any]) -> Any:
     try:
         return module(example_batch(x))
-    except USER_ERRORS as error:
-        package = package_of(type(module).__module__)
-        if isinstance(error, SystemExit):
-            raise ExperimentError(f"the model's forward {describe_sys_exit(error, package)}") from error
+    except Exception as error:
         raise ExperimentError(
             f"the model does not run on samples of shape {tuple(x.shape[1:])}: {type(error).__name__}: {error}; "
             "correct its forward or its parameters, or choose another model for this data set"

@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 
 from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.tracing.generators import read_generators, seed_generators
+from fedquilt_common.tracing.outputs import refuse_exits
 
 _OURS = ("fedquilt_common.models.attention", "fedquilt_common.models.static_norm")
 _FACTORIES: Final = ("arange", "empty", "full", "linspace", "ones", "rand", "randn", "zeros")
@@ -64,6 +65,7 @@ def trace_graph(module: nn.Module) -> fx.Graph:
     return trace_draws(module)[0]
 
 
+@refuse_exits()
 def trace_draws(module: nn.Module) -> tuple[fx.Graph, bool]:
     """Trace the module's forward pass in its present mode; also return whether it drew random numbers meanwhile.
 
@@ -71,6 +73,7 @@ def trace_draws(module: nn.Module) -> tuple[fx.Graph, bool]:
 
     Raises:
         UncuttableModelError: forward cannot be traced.
+        ExperimentError: it calls ``sys.exit``.
     """
     try:
         with _traced_factories(), seed_generators():

@@ -9,6 +9,8 @@ from __future__ import annotations
 import socket
 from typing import Any, Final
 
+from fedquilt_common.errors import how_to_install
+
 LOCAL_DOMAIN: Final = ".local"
 QUERY_SECONDS: Final = 3.0
 interfaces: Any = None
@@ -58,7 +60,7 @@ def resolve_mdns(host: str) -> list[str]:
         import zeroconf
     except ModuleNotFoundError:
         raise OSError(
-            f"this system does not resolve {host}: install libnss-mdns and avahi-daemon, or fedquilt[mdns]"
+            f"this system does not resolve {host}: install libnss-mdns and avahi-daemon, or {how_to_install('mdns')}"
         ) from None
     asker = zeroconf.Zeroconf(interfaces=interfaces or zeroconf.InterfaceChoice.Default)
     try:

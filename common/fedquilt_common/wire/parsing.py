@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fedquilt_common.errors import PayloadError, ProtocolVersionError
+from fedquilt_common.rejections import first_problem
 from fedquilt_common.wire.message_base import PROTOCOL, WireMessage
 from fedquilt_common.wire.messages import (
     FailedMessage,
@@ -83,5 +84,4 @@ def _read_object(payload: bytes, topic: str) -> dict[str, Any]:
 
 
 def _explain(error: ValidationError, topic: str) -> str:
-    first = error.errors(include_url=False, include_context=False)[0]
-    return f"message on {topic}: {'.'.join(map(str, first['loc'])) or 'message'}: {first['msg']}"[:500]
+    return f"message on {topic}: {first_problem(error, 'message')}"[:500]

@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
+from fedquilt_common.experiment.section import MOST
+
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="Change a key, such as training.lr=0.05; repeatable.")
 ]
 Epochs = Annotated[
-    int | None, typer.Option(min=1, help="Passes over all samples.", show_default="rounds x training.epochs")
+    int | None, typer.Option(min=1, max=MOST, help="Passes over all samples.", show_default="rounds x training.epochs")
 ]
 Threads = Annotated[int, typer.Option(min=1, max=1024, help="CPU threads; another number gives other bits.")]

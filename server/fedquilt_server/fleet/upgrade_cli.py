@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
-from fedquilt_common.errors import FederationError, UpgradeFailedError
+from fedquilt_common.errors import FederationError, UpgradeFailedError, how_to_install
 from fedquilt_server.provisioning.cli import HERE, Folder
 from fedquilt_server.provisioning.federation import Federation
 from fedquilt_server.provisioning.names import GROUPS
@@ -90,7 +90,7 @@ def find_ansible() -> str:
     own = Path(sys.executable).with_name("ansible-playbook")
     found = str(own) if own.is_file() else shutil.which("ansible-playbook")
     if found is None:
-        raise UpgradeFailedError("Ansible is not installed: pip install 'fedquilt[deploy]'")
+        raise UpgradeFailedError(f"Ansible is not installed: {how_to_install('deploy')}")
     return found
 
 

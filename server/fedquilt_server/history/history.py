@@ -27,14 +27,10 @@ from fedquilt_server.status.coverage import Coverage
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import EventKind, RunEvent
+from fedquilt_server.status.run_file_names import BOARDS, COVERAGE, EVENTS, REPLIES, TELEMETRY
 from fedquilt_server.status.snapshot import BoardStatus
 from fedquilt_server.status.training_memory import MemoryTally
 
-REPLIES: Final = "replies.csv"
-TELEMETRY: Final = "telemetry.csv"
-BOARDS: Final = "boards.csv"
-COVERAGE: Final = "coverage.json"
-EVENTS: Final = "events.jsonl"
 EVENTS_KEPT: Final = 200
 ROUNDS_KEPT: Final = 12
 """Finished rounds whose replies are kept in memory, for the page's timeline."""

@@ -23,6 +23,7 @@ from fedquilt_server.lab.seam_checks import (
     state_problem,
     tasks_problem,
 )
+from fedquilt_server.status.run_file_names import LOGS
 
 log = logging.getLogger(__name__)
 
@@ -150,5 +151,5 @@ def find_log(folder: Path) -> str:
     Args:
         folder: the run folder.
     """
-    file = folder / "logs" / "coordinator.log"
+    file = folder / LOGS / "coordinator.log"
     return str(file) if file.is_file() else "the log of the coordinator (its standard error)"

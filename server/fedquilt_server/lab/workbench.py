@@ -188,7 +188,15 @@ class Workbench(ExperimentTools):
     @property
     def model_warnings(self) -> list[str]:
         """Why the clients' models may train, or their replies travel, otherwise than their user expects."""
-        return [*self._warn_about_training(), *self._warn_about_sums()]
+        return [*self._warn_about_training(), *self._warn_about_sums(), *self._warn_about_public()]
+
+    def _warn_about_public(self) -> Iterator[str]:
+        name = self.experiment.algorithm.name
+        if self.experiment.data.public is not None and declaration_of(self.algorithm()).public is False:
+            yield (
+                f"data.public: '{name}' does not use public samples, and no client trains on them; remove the key, or "
+                "keep it to compare this run with that of an algorithm that uses them"
+            )
 
     def _warn_about_sums(self) -> Iterator[str]:
         name = self.experiment.algorithm.name

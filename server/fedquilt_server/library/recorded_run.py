@@ -16,11 +16,12 @@ from fedquilt_common.errors import FedquiltError, RunFolderError
 from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_server.library.quantities import find_impossible, total
 from fedquilt_server.runs.journal import peek_meta
-from fedquilt_server.runs.result_files import RESULT, read_result
-from fedquilt_server.runs.run_folder import JOURNAL, is_in_use
+from fedquilt_server.runs.result_files import read_result
+from fedquilt_server.runs.run_folder import is_in_use
 from fedquilt_server.status.console import printable
 from fedquilt_server.status.results import Result, RoundResult
 from fedquilt_server.status.run_energy import EnergyEstimate, describe_estimate
+from fedquilt_server.status.run_file_names import EXPERIMENT, JOURNAL, RESULT
 from fedquilt_server.status.scores import describe_tested
 from fedquilt_server.status.units import duration
 
@@ -50,6 +51,7 @@ class RecordedRun:
         started: Unix time in seconds; None if it is not recorded.
         notes: what else is wrong with the recorded values.
         case: the settings that a sweep gives it, without the seed; empty outside of a sweep.
+        damage: which of its files are damaged, and where; each text is also the reason or one of the notes.
     """
 
     folder: Path
@@ -61,6 +63,7 @@ class RecordedRun:
     started: float | None = None
     notes: tuple[str, ...] = ()
     case: Mapping[str, Any] = field(default_factory=dict)
+    damage: tuple[str, ...] = ()
 
     @property
     def rounds(self) -> Sequence[RoundResult]:
@@ -129,15 +132,19 @@ def _walk(folder: Path, levels: int) -> Iterator[Path]:
 
 def read_run(folder: Path) -> RecordedRun:
     """Read a run folder. What is damaged in it becomes the run's status, reason or notes."""
-    notes = list[str]()
-    settings, started = _read_settings(folder, notes), _read_start(folder, notes)
+    damage = list[str]()
+    settings, started = _read_settings(folder, damage), _read_start(folder, damage)
+    found = RecordedRun(
+        folder, folder.name, "damaged", "", None, settings, started, tuple(damage), damage=tuple(damage)
+    )
     try:
         result = read_result(folder)
     except RunFolderError as error:
-        damaged = (folder / RESULT).exists() or not folder.is_dir()
-        status, reason = _damaged(error) if damaged else _unfinished(folder)
-        return RecordedRun(folder, folder.name, status, reason, None, settings, started, tuple(notes))
-    notes += [*result.warnings, *find_impossible(result.rounds)]
+        if (folder / RESULT).exists() or not folder.is_dir():
+            return replace(found, reason=str(error), damage=(str(error), *damage))
+        status, reason = _unfinished(folder)
+        return replace(found, status=status, reason=reason)
+    notes = [*damage, *result.warnings, *find_impossible(result.rounds)]
     if tested := describe_tested(result.rounds):
         notes.append(f"the model was tested by {tested}")
     if 0 < (away := sum(row.away_seconds for row in result.rounds)) < math.inf:
@@ -145,11 +152,7 @@ def read_run(folder: Path) -> RecordedRun:
     if estimate := describe_estimate(result.rounds):
         notes.append(ESTIMATE_NOTES[estimate])
     status, reason = _judge(folder, result, settings)
-    return RecordedRun(folder, folder.name, status, reason, result, settings, started, tuple(notes))
-
-
-def _damaged(error: RunFolderError) -> tuple[RecordedStatus, str]:
-    return "damaged", str(error)
+    return replace(found, status=status, reason=reason, result=result, notes=tuple(notes))
 
 
 def _unfinished(folder: Path) -> tuple[RecordedStatus, str]:
@@ -178,25 +181,25 @@ def _judge_by_rounds(result: Result, settings: Mapping[str, Any] | None) -> tupl
     return "unknown", f"an earlier version recorded {done} of {asked} rounds, and not how the run ended"
 
 
-def _read_settings(folder: Path, notes: list[str]) -> Mapping[str, Any] | None:
-    path = folder / "experiment.yaml"
+def _read_settings(folder: Path, damage: list[str]) -> Mapping[str, Any] | None:
+    path = folder / EXPERIMENT
     try:
         found = load_yaml(read_text(path), str(path)) if path.is_file() else None
     except FedquiltError as error:
-        notes.append(f"{error}; its settings count as not recorded")
+        damage.append(f"{error}; its settings count as not recorded")
         return None
     if found is not None and not isinstance(found, dict):
-        notes.append(f"{path}: holds no keys; its settings count as not recorded")
+        damage.append(f"{path}: holds no keys; its settings count as not recorded")
         return None
     return found
 
 
-def _read_start(folder: Path, notes: list[str]) -> float | None:
+def _read_start(folder: Path, damage: list[str]) -> float | None:
     try:
         text = peek_meta(folder / JOURNAL, "started_at")
         return None if text is None else float(text)
     except (FedquiltError, OSError, ValueError) as error:
-        notes.append(str(error))
+        damage.append(str(error))
         return None
 
 

@@ -13,14 +13,11 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from fedquilt_common.rejections import list_problems
 from fedquilt_server.history.log_files import read_tail
 from fedquilt_server.status.coverage import Coverage
 from fedquilt_server.status.reply_row import ReplyRow
 
-REPLIES: Final = "replies.csv"
-BOARDS: Final = "boards.csv"
-TELEMETRY: Final = "telemetry.csv"
-COVERAGE: Final = "coverage.json"
 TAIL_BYTES: Final = 1 << 22
 """How much of a table's end the page of a recorded run reads."""
 MOST_NOTES: Final = 3
@@ -159,9 +156,9 @@ def _check_size(path: Path) -> None:
 def _first_problem(error: ValueError) -> str:
     if not isinstance(error, ValidationError):
         return str(error)
-    first = error.errors(include_url=False)[0]
-    value = "" if isinstance(first["input"], dict) else f" {str(first['input'])[:40]!r}"
-    return f"{'.'.join(map(str, first['loc']))}{value}: {first['msg']}"
+    problem = list_problems(error)[0]
+    value = "" if problem.value is None or isinstance(problem.value, dict) else f" {str(problem.value)[:40]!r}"
+    return f"{problem.path}{value}: {problem.why}"
 
 
 def _shorten(notes: list[str], path: Path) -> list[str]:

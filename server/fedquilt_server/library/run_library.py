@@ -15,9 +15,9 @@ from typing import Final
 from fedquilt_common.files.file_stamp import stamp
 from fedquilt_server.library.recorded_run import MOST_LEVELS, find_runs, read_run
 from fedquilt_server.library.run_list import RunRow, run_row
-from fedquilt_server.runs.result_files import RESULT
-from fedquilt_server.runs.run_folder import JOURNAL, is_in_use
+from fedquilt_server.runs.run_folder import is_in_use
 from fedquilt_server.status.console import printable
+from fedquilt_server.status.run_file_names import EXPERIMENT, JOURNAL, RESULT
 
 SHARE: Final = 0.1
 """The largest share of the time that looking for runs takes."""
@@ -96,7 +96,7 @@ class RunLibrary:
         return {id: self._read(id, folder) for id, folder in ids.items()}
 
     def _read(self, id: str, folder: Path) -> LibraryRun:
-        files = (stamp(folder / RESULT), stamp(folder / "experiment.yaml"))
+        files = (stamp(folder / RESULT), stamp(folder / EXPERIMENT))
         stamps = (*files, (folder / JOURNAL).exists(), is_in_use(folder))
         known = self._runs.get(id)
         if known is not None and known.stamps == stamps:

@@ -7,21 +7,20 @@ from pathlib import Path
 from typing import Final
 
 from fedquilt_common.files.file_stamp import FileStamp, stamp
-from fedquilt_server.history.history import COVERAGE, EVENTS, REPLIES
 from fedquilt_server.library.live_page import LivePage
-from fedquilt_server.library.run_files import BOARDS, read_coverage
+from fedquilt_server.library.run_files import read_coverage
 from fedquilt_server.library.run_snapshot import read_snapshot
 from fedquilt_server.runs.page_address import PAGE
-from fedquilt_server.runs.result_files import RESULT
-from fedquilt_server.runs.run_folder import JOURNAL, is_in_use
+from fedquilt_server.runs.run_folder import is_in_use
 from fedquilt_server.status.coverage import Coverage
+from fedquilt_server.status.run_file_names import BOARDS, COVERAGE, EVENTS, EXPERIMENT, JOURNAL, REPLIES, RESULT
 from fedquilt_server.status.snapshot import Snapshot
 
 PAGE_SECONDS: Final = 2.0
 """How long the page of a run may take to answer: it is on this machine, as a rule."""
 RETRY_SECONDS: Final = 5.0
 """Time before a page that did not answer is asked again."""
-FILES: Final = (RESULT, "experiment.yaml", BOARDS, REPLIES, EVENTS, COVERAGE, PAGE)
+FILES: Final = (RESULT, EXPERIMENT, BOARDS, REPLIES, EVENTS, COVERAGE, PAGE)
 
 
 class RunReader:

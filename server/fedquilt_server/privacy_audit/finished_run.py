@@ -19,13 +19,14 @@ from fedquilt_common.error_messages import last_error
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.yaml_text import load_yaml, read_text
+from fedquilt_common.rejections import first_problem
 from fedquilt_common.types import Arrays, ClientId
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_server.central.plan import CENTRAL
-from fedquilt_server.history.history import REPLIES
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.runs.result_files import read_model, read_result
 from fedquilt_server.status.results import Result
+from fedquilt_server.status.run_file_names import EXPERIMENT, REPLIES
 
 TASKS: Final = ("classification", "regression")
 """Learning tasks in which each sample has a loss of its own."""
@@ -106,14 +107,12 @@ def read_finished(folder: Path) -> FinishedRun:
 
 def _read_experiment(folder: Path) -> Experiment:
     """Return the recorded experiment, even that of a central training, whose algorithm is none of a federation."""
-    path = folder / "experiment.yaml"
+    path = folder / EXPERIMENT
     try:
         return Experiment.model_validate(load_yaml(read_text(path), str(path)))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
         raise RunFolderError(
-            f"{path}: is damaged, or of another version ({'.'.join(map(str, first['loc']))}: {first['msg']}); name "
-            "another run"
+            f"{path}: is damaged, or of another version ({first_problem(error)}); name another run"
         ) from None
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fedquilt_common.errors import FederationError, PackageMissingError
+from fedquilt_common.errors import FederationError, PackageMissingError, how_to_install
 from fedquilt_common.process.child import die_with_parent
 from fedquilt_server.provisioning.names import broker_name, hostname_of
 from fedquilt_server.provisioning.record import FederationRecord
@@ -67,7 +67,7 @@ def _announced(record: FederationRecord, addresses: Sequence[str], interfaces: A
     try:
         from zeroconf import InterfaceChoice, NonUniqueNameException, Zeroconf
     except ModuleNotFoundError:
-        raise PackageMissingError("announcing a broker needs zeroconf: pip install 'fedquilt[mdns]'") from None
+        raise PackageMissingError(f"announcing a broker needs zeroconf: {how_to_install('mdns')}") from None
     responder = Zeroconf(interfaces=interfaces or InterfaceChoice.All)
     try:
         responder.register_service(service_of(record, addresses))

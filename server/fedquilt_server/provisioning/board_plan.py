@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from fedquilt_common.errors import ExperimentError, FederationError, ProtocolError
 from fedquilt_common.experiment.agent_config import AgentConfig, describe_mistake, parse_clients
+from fedquilt_common.rejections import list_problems
 from fedquilt_common.wire.topics import RESERVED, SITE_USER, check_name
 from fedquilt_server.provisioning.kinds import check_kind, kind_of
 from fedquilt_server.provisioning.names import GROUPS, check_host, check_user, hostname_of
@@ -172,5 +173,5 @@ def make_config(record: FederationRecord, request: BoardRequest, settings: dict[
     try:
         return AgentConfig.model_validate(values)
     except ValidationError as error:
-        details = [describe_mistake(detail) for detail in error.errors()]
+        details = map(describe_mistake, list_problems(error, AgentConfig))
         raise ExperimentError(f"board {request.name}: " + "; ".join(details)) from None

@@ -15,8 +15,8 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedquilt_common.errors import ExperimentError, FederationError
-from fedquilt_common.experiment.section import plain_message
 from fedquilt_common.files.yaml_text import dump_yaml_1_1, load_yaml, read_text
+from fedquilt_common.rejections import explain
 from fedquilt_server.provisioning.image_system import ImageSystem
 from fedquilt_server.provisioning.names import hostname_of
 
@@ -199,7 +199,7 @@ def _wifi_error(error: Any) -> str:
         return "must be 8 to 63 printable ASCII characters, or a key of 64 hexadecimal digits"
     if error["loc"] == ("country",) and error["type"] in ("missing", "string_pattern_mismatch"):
         return f"{'is missing; write' if error['type'] == 'missing' else 'must be'} two letters, such as DE"
-    return plain_message(error)
+    return explain(error)
 
 
 def read_wheels(folder: Path) -> Path:

@@ -12,9 +12,9 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedquilt_common.errors import ExperimentError, FederationError
-from fedquilt_common.experiment.section import plain_message
 from fedquilt_common.files.durable import write_durably
 from fedquilt_common.files.yaml_text import dump_yaml, load_yaml, read_text
+from fedquilt_common.rejections import first_problem
 from fedquilt_common.wire.message_base import Name
 
 RECORD: Final = "federation.yaml"
@@ -158,11 +158,8 @@ def read_record(folder: Path) -> FederationRecord:
     except ExperimentError as error:
         raise FederationError(str(error)) from None
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise FederationError(
-            f"{path}: {place}: {plain_message(first)}; correct it, or restore the file from a backup"
-        ) from None
+        why = first_problem(error)
+        raise FederationError(f"{path}: {why}; correct it, or restore the file from a backup") from None
 
 
 def write_record(folder: Path, record: FederationRecord) -> None:

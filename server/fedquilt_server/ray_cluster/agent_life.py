@@ -18,6 +18,7 @@ from fedquilt_server.ray_cluster.requests import AgentRequest, HostRequest
 from fedquilt_server.simulate.child_process import FINAL_CODES
 from fedquilt_server.simulate.supervisor import FAILED_STARTS, KILLED, SHORT_LIFE, describe_exit
 from fedquilt_server.status.placement import Placement
+from fedquilt_server.status.run_file_names import LOGS
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +137,7 @@ class AgentLife:
             name=self.name,
             arguments=[*request.connection, *self._agent.options],
             state=str(folder / "agents" / self.name),
-            log=str(folder / "logs" / f"{self.name}.log"),
+            log=str(folder / LOGS / f"{self.name}.log"),
             environment={KEY_VARIABLE: self._agent.noise_key, BROKER_PASSWORD: self._password},
             ca=request.ca,
             agent_socket=home.agent_socket,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedquilt_common import __version__
-from fedquilt_common.errors import RayClusterError, RayNodeError
+from fedquilt_common.errors import RayClusterError, RayNodeError, how_to_install
 from fedquilt_common.experiment.experiment import AgentSpec, Experiment
 from fedquilt_common.user_imports import is_user_import
 from fedquilt_common.wire.message_base import PROTOCOL
@@ -34,7 +34,7 @@ def judge_node(facts: Mapping[str, Any], shared: str) -> str:
         facts: as ``describe_node`` returns them, or an error.
         shared: the folder that all nodes must share; empty: none.
     """
-    wanted = f"run `pip install 'fedquilt[client]=={__version__}'` in the Python of its Ray"
+    wanted = f"{how_to_install('client', __version__)} in the Python of its Ray"
     if "error" in facts:
         return f"fedquilt cannot be imported ({facts['error']}); {wanted}"
     if (facts["version"], facts["protocol"]) != (__version__, PROTOCOL):

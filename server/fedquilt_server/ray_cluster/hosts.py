@@ -29,6 +29,7 @@ from fedquilt_server.simulate.plan import SimulationPlan
 from fedquilt_server.simulate.process_specs import agent_options, fixed_key
 from fedquilt_server.simulate.secure_listener import USER, SecureListener
 from fedquilt_server.status.placement import PlacementReader
+from fedquilt_server.status.run_file_names import LOGS
 
 _PLACER: Final = "fedquilt_server.ray_cluster.placer"
 _RUN_DAYS: Final = 366
@@ -76,7 +77,7 @@ class RayHosts:
         empty = folder / "ray"  # Ray gives the nodes the working directory to import from
         empty.mkdir(exist_ok=True)
         argv = (sys.executable, "-m", _PLACER, str(folder))
-        return ChildSpec("ray", "ray", argv, plan.folder / "logs" / "ray.log", plan.environment, folder=empty)
+        return ChildSpec("ray", "ray", argv, plan.folder / LOGS / "ray.log", plan.environment, folder=empty)
 
     def news(self, plan: SimulationPlan) -> list[str]:
         """Return what has happened to the agents' places."""

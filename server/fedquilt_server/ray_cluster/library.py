@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Final
 
-from fedquilt_common.errors import PackageMissingError, RayClusterError
+from fedquilt_common.errors import PackageMissingError, RayClusterError, how_to_install
 
 _NODE_LABEL: Final = "ray.io/node-id"
 _ASK_SECONDS: Final = 60.0
@@ -74,7 +74,7 @@ def check_installed() -> None:
     """
     if importlib.util.find_spec("ray") is None:
         raise PackageMissingError(
-            "`simulate --ray` needs Ray, which is not installed: run `pip install 'fedquilt[ray]'` here. It must have "
+            f"`simulate --ray` needs Ray, which is not installed: {how_to_install('ray')} here. It must have "
             "the version of the cluster's Ray"
         )
 

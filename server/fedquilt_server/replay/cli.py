@@ -23,6 +23,7 @@ from fedquilt_server.replay.report import ReplayedRound, ReplayReport, print_rep
 from fedquilt_server.replay.training import ReplayStoppedError
 from fedquilt_server.replay.work_folder import ReplayOptions
 from fedquilt_server.status.console import ERROR_CONSOLE, STANDARD_ERROR, print_message
+from fedquilt_server.status.run_file_names import JOURNAL
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -84,7 +85,7 @@ def replay(
 def _predict(run: Path, what_if: list[str], samples: int, seed: int, as_json: bool) -> None:
     read_run(run)
     with tempfile.TemporaryDirectory(prefix="fedquilt-replay-") as folder:
-        forecast = make_forecast(read_recording(run, Path(folder) / "journal.sqlite"), what_if, samples, seed)
+        forecast = make_forecast(read_recording(run, Path(folder) / JOURNAL), what_if, samples, seed)
     if as_json:
         typer.echo(forecast.model_dump_json(indent=2))
     else:

@@ -19,8 +19,7 @@ from fedquilt_server.round.events import Event, Replied, skip_dropped
 from fedquilt_server.runs.blob_store import BLOBS, REPLIES
 from fedquilt_server.runs.journal import Journal, StoredCheckpoint, copy_journal, peek_meta
 from fedquilt_server.runs.reply_files import ReplyFiles, ReplyPlace, reply_name
-from fedquilt_server.runs.result_files import MODEL
-from fedquilt_server.runs.run_folder import JOURNAL
+from fedquilt_server.status.run_file_names import JOURNAL, MODEL
 
 
 @dataclass(frozen=True)

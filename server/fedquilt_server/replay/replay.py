@@ -16,6 +16,7 @@ from fedquilt_server.replay.report import ReplayReport
 from fedquilt_server.replay.training import TrainingPool
 from fedquilt_server.replay.work_folder import ReplayOptions, ReplayProgress, read_progress, write_progress
 from fedquilt_server.runs.blob_store import BLOBS, BlobStore
+from fedquilt_server.status.run_file_names import JOURNAL
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def replay_run(
     if work.resolve() == folder.resolve():
         raise RunFolderError(f"--out {work} is the run itself: choose another folder for the replay")
     with lock_folder(work):
-        journal = work / "journal.sqlite"
+        journal = work / JOURNAL
         progress = _open_progress(work, read_run(folder), settings.options)
         recording = read_recording(folder, journal)
         on_start(recording, len(progress.rounds))

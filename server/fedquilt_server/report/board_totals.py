@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from fedquilt_server.library.run_files import BOARDS, REPLIES, TELEMETRY, BoardRow, TelemetrySample, iterate_rows
+from fedquilt_server.library.run_files import BoardRow, TelemetrySample, iterate_rows
 from fedquilt_server.status.problems import natural_key
 from fedquilt_server.status.reply_row import ReplyRow
+from fedquilt_server.status.run_file_names import BOARDS, REPLIES, TELEMETRY
 
 LATEST_ROUNDS: Final = 5
 """Rounds of the timeline."""

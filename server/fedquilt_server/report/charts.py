@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from fedquilt_common.errors import PackageMissingError
+from fedquilt_common.errors import PackageMissingError, how_to_install
 from fedquilt_common.learning_tasks.metrics import Metric
 from fedquilt_server.library.quantities import QUANTITIES, Quantity
 from fedquilt_server.library.run_files import ReplyPhases, reply_phases
@@ -74,7 +74,7 @@ def require_matplotlib() -> None:
         import matplotlib  # noqa: F401
     except ModuleNotFoundError:
         raise PackageMissingError(
-            "the charts of an HTML report require matplotlib: run `pip install 'fedquilt[report]'`, "
+            f"the charts of an HTML report require matplotlib: {how_to_install('report')}, "
             "or choose --format md, latex or csv, which have the tables only"
         ) from None
 

@@ -40,14 +40,20 @@ def compare(
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Compare runs: scores, time, bytes and energy side by side, and the settings that differ."""
+    """Compare runs: scores, time, bytes and energy side by side, and the settings that differ.
+
+    Exits with code 6 if a file of a run is damaged. The comparison then lacks what the file holds.
+    """
     if len(folders) < 2:
         raise ExperimentError("compare: name two or more run folders")
-    comparison = compare_runs(name_runs([read_run(existing(folder)) for folder in folders]), target)
+    found = name_runs([read_run(existing(folder)) for folder in folders])
+    comparison = compare_runs(found, target)
     if json_:
         typer.echo(json.dumps(comparison_json(comparison), indent=2))
     else:
         print_comparison(comparison)
+    if damage := [text for run in found for text in run.damage]:
+        raise RunFolderError("\n".join(damage))
 
 
 @app.command()

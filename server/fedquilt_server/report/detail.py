@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from fedquilt_common.learning_tasks.metrics import Metric
 from fedquilt_server.library.quantities import is_possible
 from fedquilt_server.library.recorded_run import RecordedRun
-from fedquilt_server.library.run_files import COVERAGE, read_coverage
+from fedquilt_server.library.run_files import read_coverage
 from fedquilt_server.report.board_totals import BoardHistory, read_boards
 from fedquilt_server.report.groups import RunGroup
 from fedquilt_server.report.mean_deviation import mean_deviation, quantiles
 from fedquilt_server.report.table import Cell, Column, ReportTable
 from fedquilt_server.status.coverage import Coverage, LayerCoverage
 from fedquilt_server.status.problems import natural_key
+from fedquilt_server.status.run_file_names import COVERAGE
 from fedquilt_server.status.scores import choose_metric
 
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment.section import plain_message
 from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.learning_tasks.metrics import MAIN_METRICS
+from fedquilt_common.rejections import first_problem
 from fedquilt_server.library.quantities import (
     COSTS,
     LATE_ROUNDS,
@@ -58,8 +58,7 @@ def read_published(path: Path) -> list[PublishedTable]:
     try:
         tables = _TABLES.validate_python([raw] if isinstance(raw, dict) else raw)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise ExperimentError(f"{path}: {'.'.join(map(str, first['loc']))}: {plain_message(first)}; {_FORM}") from None
+        raise ExperimentError(f"{path}: {first_problem(error)}; {_FORM}") from None
     if problem := next((problem for table in tables for problem in _find_percentages(table)), None):
         raise ExperimentError(f"{path}: {problem}")
     return tables

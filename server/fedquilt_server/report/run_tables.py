@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from fedquilt_server.library.quantities import QUANTITIES, last_value
 from fedquilt_server.library.recorded_run import RecordedRun, total_cost
-from fedquilt_server.library.run_files import BOARDS, BoardRow, iterate_rows
+from fedquilt_server.library.run_files import BoardRow, iterate_rows
 from fedquilt_server.report.groups import RunGroup, repeated_seeds
 from fedquilt_server.report.table import Column, ReportTable
+from fedquilt_server.status.run_file_names import BOARDS
 from fedquilt_server.status.settings import MISSING, differing_keys, show_value
 from fedquilt_server.status.units import time_text
 

@@ -12,8 +12,7 @@ from typing import BinaryIO, Final
 from fedquilt_common.errors import NoGlobalModelError, RunFolderError
 from fedquilt_server.runs.blob_store import BLOBS
 from fedquilt_server.runs.journal import peek_model
-from fedquilt_server.runs.result_files import MODEL
-from fedquilt_server.runs.run_folder import JOURNAL
+from fedquilt_server.status.run_file_names import JOURNAL, MODEL
 
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
 _TRIES: Final = 5

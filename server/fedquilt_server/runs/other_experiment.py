@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.files.yaml_text import load_yaml
+from fedquilt_server.status.run_file_names import EXPERIMENT
 from fedquilt_server.status.settings import MISSING, Settings, differing_keys, flatten, show_value
 
 _SHOWN: Final = 3
@@ -24,7 +25,7 @@ def name_other_experiment(folder: Path, before: str, now: str) -> str:
         now: the experiment that was asked for, YAML.
     """
     try:
-        several = [dict(flatten(load_yaml(text, "experiment.yaml") or {})) for text in (before, now)]
+        several = [dict(flatten(load_yaml(text, EXPERIMENT) or {})) for text in (before, now)]
         keys = differing_keys(several) if all(several) else []
     except ExperimentError:
         several, keys = [], []

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from fedquilt_common.error_messages import RESUME
 from fedquilt_common.errors import AlgorithmError, PayloadError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.disk_errors import report_disk_errors
@@ -24,6 +25,7 @@ from fedquilt_common.learning_tasks.metrics import (
     METRICS,
     SECOND_METRICS,
 )
+from fedquilt_common.rejections import first_problem, list_problems
 from fedquilt_common.types import Arrays
 from fedquilt_common.wire.chunks import Blob, digest_file
 from fedquilt_common.wire.codec import FileArrays
@@ -32,9 +34,9 @@ from fedquilt_server.runs.journal import Traffic
 from fedquilt_server.runs.stopwatch import Stopwatch
 from fedquilt_server.runs.tables import boards_csv, classes_csv, clients_csv, rounds_csv
 from fedquilt_server.status.results import FORMAT, SCORE_COLUMNS, Ending, Result, RoundResult
+from fedquilt_server.status.run_file_names import BOARDS, CLASSES, CLIENTS, MODEL, RESULT, ROUNDS
 from fedquilt_server.status.snapshot import BoardStatus
 
-RESULT: Final = "result.json"
 _WITH_BEST: Final = dict.fromkeys((
     *SCORE_COLUMNS,
     *(metric.name for metric in (*MAIN_METRICS, *SECOND_METRICS, *LOCAL_METRICS, *MEAN_LOCAL_METRICS)),
@@ -45,7 +47,6 @@ _OWN_FIELDS: Final = frozenset(
     ("waste_rate", "trained", "client_accuracy", "central_privacy", *(f"client_{name}" for name in METRICS))
 )
 """Names in ``State.report`` whose values have a field of their own in the row."""
-MODEL: Final = "global.safetensors"
 SHARE: Final = 0.05
 """The largest share of a run's time that writing result files takes, except at its end."""
 
@@ -127,12 +128,10 @@ def _report_fields(report: Mapping[str, Any]) -> dict[str, Any]:
 
 def _report_error(round: int, error: ValidationError) -> AlgorithmError:
     """Make the error for a value of ``State.report`` that a field of the row cannot have."""
-    first = error.errors(include_url=False)[0]
-    name = ".".join(map(str, first["loc"]))
+    problem = list_problems(error)[0]
     return AlgorithmError(
-        f"round {round}: State.report cannot have {name} = {first['input']!r}: {first['msg']}. It has a field of its "
-        f"own in result.json. Correct it, or choose another name than {first['loc'][0]!r}, and run the same command "
-        "again to resume (`fedquilt coordinator` with --resume)"
+        f"round {round}: State.report cannot have {problem.path} = {problem.value!r}: {problem.why}. It has a field of "
+        f"its own in result.json. Correct it, or choose another name than {problem.path.split('.')[0]!r}, and {RESUME}"
     )
 
 
@@ -174,10 +173,10 @@ def write_results(folder: Path, result: Result, boards: Sequence[BoardStatus]) -
     """
     texts = {
         RESULT: result.model_dump_json(indent=2) + "\n",
-        "rounds.csv": rounds_csv(result.rounds),
-        "clients.csv": clients_csv(result.rounds),
-        "classes.csv": classes_csv(result.rounds),
-        "boards.csv": boards_csv(boards),
+        ROUNDS: rounds_csv(result.rounds),
+        CLIENTS: clients_csv(result.rounds),
+        CLASSES: classes_csv(result.rounds),
+        BOARDS: boards_csv(boards),
     }
     for name, text in texts.items():
         with report_disk_errors(folder / name):
@@ -261,10 +260,8 @@ def read_result(folder: Path) -> Result:
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}; make it readable") from None
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
         raise RunFolderError(
-            f"{path}: is damaged ({'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}); "
-            "run the experiment again with another run folder"
+            f"{path}: is damaged ({first_problem(error)}); run the experiment again with another run folder"
         ) from None
 
 

@@ -19,8 +19,8 @@ from fedquilt_server.runs.begun_mark import BegunMark, check_mark, mark_path, re
 from fedquilt_server.runs.blob_store import BLOBS, BlobStore
 from fedquilt_server.runs.journal import Journal, peek_meta
 from fedquilt_server.runs.other_experiment import name_other_experiment
+from fedquilt_server.status.run_file_names import EXPERIMENT, JOURNAL
 
-JOURNAL: Final = "journal.sqlite"
 """Name of the journal's file."""
 SIMULATION_LOCK: Final = ".simulate.lock"
 """Name of the lock that a simulation holds, which starts the coordinator, in its folder."""
@@ -87,7 +87,7 @@ class RunFolder:
             with report_disk_errors(path):
                 self._lock = undo.enter_context(lock_folder(path))
                 begun = _check_folder(path, self._yaml, resume=resume)  # another process may have had the lock
-                write_durably(path / "experiment.yaml", self._yaml)
+                write_durably(path / EXPERIMENT, self._yaml)
             self.journal = undo.enter_context(closing(Journal(path / JOURNAL)))
             check_mark(path, path / JOURNAL, self.journal.meta("run"), self._last_round())
             if not begun:

@@ -20,6 +20,7 @@ from fedquilt_common.process.forked import FORK_SERVER
 from fedquilt_common.training_jobs import AGENT_MODULES, PRIVATE_MODULE, WORKER_MODULES, worker_environment
 from fedquilt_server.simulate.child_process import ChildSpec
 from fedquilt_server.simulate.plan import SimulationPlan
+from fedquilt_server.status.run_file_names import LOGS
 
 _MODULE: Final = "fedquilt_common.process.fork_server"
 _WAITING: Final = 1024
@@ -64,7 +65,7 @@ def open_fork_servers(plan: SimulationPlan, report: Callable[[str], None]) -> It
 
 
 def _open(plan: SimulationPlan, stack: contextlib.ExitStack) -> ForkServers:
-    folder, logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedquilt-"))), plan.folder / "logs"
+    folder, logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedquilt-"))), plan.folder / LOGS
     agents, workers = (stack.enter_context(_listen(folder / name)) for name in ("agents", "workers"))
     specs = (
         _server_spec("fork-workers", workers, _worker_modules(plan), worker_environment(1, plan.environment), logs),

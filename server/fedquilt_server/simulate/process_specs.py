@@ -14,6 +14,7 @@ from fedquilt_server.simulate.fork_servers import ForkServers
 from fedquilt_server.simulate.limited_boards import LimitedBoards
 from fedquilt_server.simulate.mosquitto import broker_command
 from fedquilt_server.simulate.plan import SimulationPlan
+from fedquilt_server.status.run_file_names import EXPERIMENT, LOGS
 
 FORK_IDLE_SECONDS: Final = 30.0
 """How long a forked training process may have no task: another fork takes a tenth of a second."""
@@ -32,7 +33,7 @@ def broker_spec(plan: SimulationPlan) -> ChildSpec:
     argv = broker_command(
         folder, plan.broker_port, () if listener is None else listener.config(folder, plan.broker_port)
     )
-    log = plan.folder / "logs" / "broker.log"
+    log = plan.folder / LOGS / "broker.log"
     return ChildSpec("broker", "broker", tuple(argv), log, final_codes=frozenset())  # Mosquitto has other exit codes
 
 
@@ -43,12 +44,12 @@ def _fedquilt_command(*arguments: str) -> tuple[str, ...]:
 def coordinator_spec(plan: SimulationPlan) -> ChildSpec:
     """Describe the coordinator; it resumes the run in the folder, if there is one."""
     argv = _fedquilt_command(
-        "coordinator", str(plan.folder / "experiment.yaml"), "--out", str(plan.folder), "--resume",
+        "coordinator", str(plan.folder / EXPERIMENT), "--out", str(plan.folder), "--resume",
         "--port", str(plan.page_port), "--linger", str(plan.linger), "--patience", str(STALL_SECONDS),
         *plan.connection,
         *(["--keep-replies"] if plan.keep_replies else []),
     )  # fmt: skip
-    log = plan.folder / "logs" / "coordinator.log"
+    log = plan.folder / LOGS / "coordinator.log"
     return ChildSpec("coordinator", "coordinator", argv, log, plan.environment, final_codes=COORDINATOR_FINAL_CODES)
 
 
@@ -88,7 +89,7 @@ def _agent_spec(plan: SimulationPlan, spec: AgentSpec, agents: int, servers: For
     own += ["--idle", f"{FORK_IDLE_SECONDS:g}"] if servers.specs else []
     argv = _fedquilt_command("agent", *plan.connection, *agent_options(spec, agents), *own)
     environment = {KEY_VARIABLE: fixed_key(plan, spec.name), **plan.environment, **servers.agent_environment}
-    log = plan.folder / "logs" / f"{spec.name}.log"
+    log = plan.folder / LOGS / f"{spec.name}.log"
     return ChildSpec(spec.name, "agent", argv, log, environment, fork_server=servers.agent_socket)
 
 

@@ -26,6 +26,7 @@ from fedquilt_server.simulate.process_specs import agent_child_specs, broker_spe
 from fedquilt_server.simulate.supervisor import Supervisor
 from fedquilt_server.status.console import print_message
 from fedquilt_server.status.results import RUNNING, Ending, Result
+from fedquilt_server.status.run_file_names import EXPERIMENT
 from fedquilt_server.status.snapshot import Snapshot
 from fedquilt_server.status.terminal import ProgressDisplay
 
@@ -142,7 +143,7 @@ def _start_all(
     stage: Callable[[str], None],
 ) -> bool:
     """Start the processes; returns False if ``should_stop`` ended the wait for the broker."""
-    write_atomically(plan.folder / "experiment.yaml", dump_experiment(plan.experiment))
+    write_atomically(plan.folder / EXPERIMENT, dump_experiment(plan.experiment))
     if plan.experiment.central_privacy is not None:
         from fedquilt_server.runs.machine_setup import KEY_FOLDER
 

@@ -8,6 +8,7 @@ import httpx
 from pydantic import ValidationError
 
 from fedquilt_common.errors import RunFailedError
+from fedquilt_common.rejections import first_problem
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import Snapshot
 
@@ -56,10 +57,8 @@ def _parse(response: httpx.Response) -> Snapshot:
     try:
         return Snapshot.model_validate_json(response.content)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the answer"
         raise RunFailedError(
-            f"the run's status page at {response.url} answers with no valid state ({place}: {first['msg']}), "
-            "so the run cannot be followed; if an algorithm of your own yields or reports this value, correct it, and "
-            "run the same command again to resume"
+            f"the run's status page at {response.url} answers with no valid state "
+            f"({first_problem(error, 'the answer')}), so the run cannot be followed; if an algorithm of "
+            "your own yields or reports this value, correct it, and run the same command again to resume"
         ) from None

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedquilt_common.errors import ExperimentError, PackageMissingError
+from fedquilt_common.errors import ExperimentError, PackageMissingError, how_to_install
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_server.sinks.feeder import SinkFeeder
 from fedquilt_server.sinks.sink import Sink
@@ -91,9 +91,7 @@ def _require(package: str, extra: str) -> None:
         PackageMissingError: it is not.
     """
     if importlib.util.find_spec(package) is None:
-        raise PackageMissingError(
-            f"--{extra} needs the Python package {package}: install it with pip install 'fedquilt[{extra}]'"
-        )
+        raise PackageMissingError(f"--{extra} needs the Python package {package}: {how_to_install(extra)}")
 
 
 def _tensorboard_opener(folder: Path) -> Callable[[str], Sink]:

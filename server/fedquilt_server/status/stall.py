@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedquilt_common.errors import RunFailedError
 from fedquilt_common.experiment.sections import Participation
+from fedquilt_server.status.run_file_names import LOGS
 from fedquilt_server.status.snapshot import CLIENT_FAILED, Snapshot
 from fedquilt_server.status.waiting import ranges
 
@@ -33,7 +34,7 @@ def stall_advice(folder: Path) -> str:
     Args:
         folder: the run folder; that of a simulation has the agents' logs.
     """
-    logs = folder / "logs"
+    logs = folder / LOGS
     place = f"in {logs}" if logs.is_dir() else "on its board (`journalctl -u fedquilt-agent`)"
     return (
         f"The log of each agent is {place}. Repair the cause, and run the same command again (`fedquilt coordinator` "

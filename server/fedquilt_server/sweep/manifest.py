@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import write_atomically
+from fedquilt_common.rejections import first_problem
 
 MANIFEST: Final = "sweep.json"
 SEED: Final = "seed"
@@ -149,8 +150,7 @@ def read_manifest(folder: Path) -> SweepManifest:
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}; make it readable") from None
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
         raise RunFolderError(
-            f"{path}: is damaged ({'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}); "
+            f"{path}: is damaged ({first_problem(error)}); "
             "delete it and run the same sweep again, which keeps the finished runs"
         ) from None

@@ -22,6 +22,7 @@ from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress
 from fedquilt_server.simulate.mosquitto import free_port
 from fedquilt_server.simulate.status_poll import StatusPoll
 from fedquilt_server.simulate.supervisor import describe_exit
+from fedquilt_server.status.run_file_names import EXPERIMENT, LOGS
 from fedquilt_server.status.snapshot import Snapshot
 from fedquilt_server.sweep.manifest import SweptStatus
 from fedquilt_server.sweep.plan import PlannedRun
@@ -73,7 +74,7 @@ class RunHost:
     def command(self, folder: Path, port: int) -> tuple[str, ...]:
         """Return the command that runs, or resumes, the experiment in a folder."""
         name, options = ("simulate", ()) if self.boards is None else ("coordinator", (*self.boards.options, "--resume"))
-        words = (name, str(folder / "experiment.yaml"), "--out", str(folder), "--port", str(port), *options)
+        words = (name, str(folder / EXPERIMENT), "--out", str(folder), "--port", str(port), *options)
         return (sys.executable, "-m", "fedquilt_common.cli", *words)
 
     def environment(self) -> Mapping[str, str]:
@@ -114,9 +115,9 @@ class RunProcess:
         self.run = run
         self.port = host.port or free_port()
         self.snapshot: Snapshot | None = None
-        self._log = run.folder / "logs" / "sweep.log"
+        self._log = run.folder / LOGS / "sweep.log"
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(run.folder / "experiment.yaml", dump_experiment(run.experiment))
+        write_atomically(run.folder / EXPERIMENT, dump_experiment(run.experiment))
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - the command is our own

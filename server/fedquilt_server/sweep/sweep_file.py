@@ -11,8 +11,9 @@ from pydantic import Field, ValidationError
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.section import Section
-from fedquilt_common.experiment_file import describe_problem, error_line
+from fedquilt_common.experiment_file import error_line
 from fedquilt_common.files.yaml_text import load_yaml, read_text
+from fedquilt_common.rejections import list_problems
 from fedquilt_common.user_imports import suggest
 from fedquilt_common.wire.message_base import Name
 from fedquilt_server.sweep.axes import SweepAxis, read_axis, select, value_text
@@ -150,8 +151,8 @@ def _parse(raw: Mapping[str, Any], place: str) -> SweepFile:
     try:
         return SweepFile.model_validate(raw)
     except ValidationError as error:
-        problems = [describe_problem(detail, SweepFile) for detail in error.errors(include_url=False)]
-        raise ExperimentError("\n".join(error_line(problem, place) for problem in problems)) from None
+        lines = [error_line(problem, place) for problem in list_problems(error, SweepFile)]
+        raise ExperimentError("\n".join(lines)) from None
 
 
 def _read_base(experiment: Any, path: Path) -> tuple[Any, str]:

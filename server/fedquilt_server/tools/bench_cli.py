@@ -14,6 +14,7 @@ from rich.table import Table
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.sections import FleetLine
+from fedquilt_common.rejections import list_problems
 from fedquilt_server.tools.lora import Lora
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -189,12 +190,12 @@ def _check_fleet_line(line: dict[str, Any]) -> None:
     try:
         FleetLine.model_validate_json(json.dumps(line))
     except ValidationError as error:
-        problem = error.errors()[0]
-        key = problem["loc"][-1] if problem["loc"][-1] in _OPTIONS else "open"
-        value = problem["input"]
+        problem = list_problems(error)[0]
+        last = problem.path.split(".")[-1]
+        key = last if last in _OPTIONS else "open"
         raise ExperimentError(
-            f"{_OPTIONS[key]}: no experiment takes the line of {line['kind']}, with link.{key} = {value}: "
-            f"{problem['msg']}; choose another number"
+            f"{_OPTIONS[key]}: no experiment takes the line of {line['kind']}, with link.{key} = {problem.value}: "
+            f"{problem.why}; choose another number"
         ) from None
 
 

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment.section import plain_message
 from fedquilt_common.experiment.sections import Training
+from fedquilt_common.rejections import list_problems
 from fedquilt_common.user_imports import print_to_stderr
 from fedquilt_server.tools.inspect_model import LEVELS, WIDTHS, inspect_model, print_report, read_options
 
@@ -61,7 +61,7 @@ def inspect_(
                 _read_numbers("--starts", starts, int, "8,6,4") if starts else [],
             )
     except ValidationError as error:
-        raise ExperimentError(f"--precision {precision}: {plain_message(error.errors()[0])}") from None
+        raise ExperimentError(f"--precision {precision}: {list_problems(error)[0].why}") from None
     except ValueError as error:
         raise ExperimentError(f"model inspect: {error}") from None
     if json_:

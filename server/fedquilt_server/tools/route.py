@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedquilt_common.errors import ExperimentError, FedquiltError
+from fedquilt_common.errors import ExperimentError, FedquiltError, how_to_install
 
 Point = tuple[float, float]
 """A position in metres east and north."""
@@ -74,7 +74,7 @@ def _find_tour(points: Sequence[Point], seed: int) -> list[int]:
         import networkx
         from networkx.algorithms import approximation
     except ImportError as error:
-        raise FedquiltError("planning a route requires networkx: pip install 'fedquilt[report]'") from error
+        raise FedquiltError(f"planning a route requires networkx: {how_to_install('report')}") from error
     graph: Any = networkx.complete_graph(len(points))
     for a, b in graph.edges:
         graph.edges[a, b]["weight"] = math.dist(points[a], points[b])
@@ -153,7 +153,7 @@ def plot(route: Route, path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise FedquiltError("a plot requires matplotlib: pip install 'fedquilt[report]'") from error
+        raise FedquiltError(f"a plot requires matplotlib: {how_to_install('report')}") from error
     figure = Figure(figsize=(6, 6), layout="constrained")
     axes = figure.subplots()
     east, north = zip(*route.out, strict=True)

@@ -15,9 +15,10 @@ from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_server.library.live_page import LivePage
 from fedquilt_server.library.recorded_run import KILLED
 from fedquilt_server.runs.page_address import read_page
-from fedquilt_server.runs.result_files import RESULT, read_result
+from fedquilt_server.runs.result_files import read_result
 from fedquilt_server.runs.run_folder import is_in_use
 from fedquilt_server.status.recorded import recorded_snapshot
+from fedquilt_server.status.run_file_names import EXPERIMENT, RESULT
 from fedquilt_server.status.snapshot import ENDED
 from fedquilt_server.watch.state import WatchState
 from fedquilt_server.watch.threaded import PAUSE_SECONDS, States
@@ -91,6 +92,6 @@ class FolderReader:
         """Return the number of rounds of the experiment; 0 if the file does not hold it."""
         value: Any = None
         with contextlib.suppress(OSError, FedquiltError):
-            found = load_yaml(read_text(self._folder / "experiment.yaml"), "experiment.yaml")
+            found = load_yaml(read_text(self._folder / EXPERIMENT), EXPERIMENT)
             value = found.get("rounds") if isinstance(found, dict) else None
         return value if isinstance(value, int) else 0

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal
+from typing import Any, BinaryIO, Final
 
 from fastapi import APIRouter, HTTPException, Response
 from pydantic import BaseModel, Field
@@ -15,17 +15,13 @@ from starlette.types import Receive, Scope, Send
 
 from fedquilt_common.errors import FedquiltError
 from fedquilt_server.runs.open_files import open_model, open_regular
-from fedquilt_server.runs.result_files import RESULT
 from fedquilt_server.status.results import Result
+from fedquilt_server.status.run_file_names import RESULT, RunFile
 from fedquilt_server.web.long_responses import LongResponses
 from fedquilt_server.web.open_run import OpenRun, RequestedRun
 
 BLOCK: Final = 1 << 18
 """Bytes that a download holds in memory."""
-RunFile = Literal[
-    "rounds.csv", "clients.csv", "classes.csv", "boards.csv", "replies.csv", "telemetry.csv",
-    "events.jsonl", "coverage.json",
-]  # fmt: skip
 _KINDS: Final = {".csv": "text/csv", ".jsonl": "application/x-ndjson", ".json": "application/json"}
 _MODEL: Final = "application/octet-stream"
 

@@ -12,6 +12,7 @@ from fedquilt_server.status.privacy_text import delta_text, epsilon_text, most_s
 from fedquilt_server.status.problems import list_problems
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import RunEvent
+from fedquilt_server.status.run_file_names import BOARDS, CLASSES, CLIENTS, EVENTS, REPLIES, ROUNDS, TELEMETRY
 from fedquilt_server.status.snapshot import ENDED, Snapshot
 from fedquilt_server.status.units import DASH
 from fedquilt_server.status.waiting import describe_waiting
@@ -24,7 +25,7 @@ from fedquilt_server.web.privacy_view import view_privacy
 PARTS = ("status", "waiting", "summary", "privacy")
 """The parts of the page that are small and change often. Each is the name of a template and of a server-sent event."""
 
-DOWNLOADS = ("rounds.csv", "clients.csv", "classes.csv", "replies.csv", "boards.csv", "telemetry.csv", "events.jsonl")
+DOWNLOADS = (ROUNDS, CLIENTS, CLASSES, REPLIES, BOARDS, TELEMETRY, EVENTS)
 """Files of the run folder to which the page has links; each run has them."""
 ENTRIES = ("page.js", "runs.js", "comparison.js")
 """The scripts of the pages."""

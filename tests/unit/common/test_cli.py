@@ -180,7 +180,7 @@ def test_a_half_that_is_not_installed_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "fedquilt_server.simulate_cli", None)
     assert cli.run(["simulate"]) == 1
-    assert "install fedquilt[server]" in capsys.readouterr().err
+    assert "pip install 'fedquilt[server]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,9 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delitem(vars(fq), "simulate", raising=False)
     monkeypatch.delitem(sys.modules, "fedquilt.simulation", raising=False)
     monkeypatch.setitem(sys.modules, "fedquilt_common.experiment_file", None)
-    with pytest.raises(PackageMissingError, match=r"fedquilt.simulate needs .*: install fedquilt\[server\]"):
+    with pytest.raises(
+        PackageMissingError, match=r"fedquilt.simulate needs .*: run `pip install 'fedquilt\[server\]'`"
+    ):
         fq.simulate  # noqa: B018
 
 

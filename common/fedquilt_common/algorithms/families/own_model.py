@@ -69,6 +69,7 @@ class OwnModel(ABC):
         privacy="",
         pooled="",
         private_memory=True,
+        public=True,
     )
 
     kd_epochs: int = 1

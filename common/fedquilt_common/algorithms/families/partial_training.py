@@ -58,6 +58,7 @@ class PartialTraining(ABC):
         pooled=SUB_MODELS,
         sub_models="averaged",
         private_memory=False,
+        public=False,
         measures_norms=True,
     )
 

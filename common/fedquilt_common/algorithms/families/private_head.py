@@ -56,6 +56,7 @@ class PrivateHead(ABC):
         privacy="",
         pooled="",
         private_memory=True,
+        public=False,
     )
 
     head_layers: int = 1

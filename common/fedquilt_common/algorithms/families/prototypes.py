@@ -43,6 +43,7 @@ class Prototypes(ABC):
         tasks=frozenset({"classification"}),
         pooled="it asks each client's model for its own labels",
         private_memory=False,
+        public=True,
     )
 
     kd_epochs: int = 20

@@ -102,6 +102,7 @@ def test_an_algorithm_without_a_declaration_is_evaluated_by_the_coordinator() ->
         privacy="",
         pooled="",
         private_memory=True,
+        public=True,
     )
 
 

@@ -226,7 +226,7 @@ def test_a_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     place = write(tmp_path, row("P01_01", 0, 4800, 1), row("P01_02", 0, 4800, 2))
     write_hdf5(place, P01_01=noise(4800))
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(DataUnavailableError, match=r"needs h5py .* pip install 'fedquilt\[audio\]'"):
+    with pytest.raises(DataUnavailableError, match=r"needs h5py .*pip install 'fedquilt\[audio\]'"):
         epic_sounds.load(tmp_path)
 
 

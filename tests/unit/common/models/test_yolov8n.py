@@ -127,7 +127,7 @@ def test_it_asks_no_network_and_leaves_home_and_environment_alone(tmp_path: Path
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ultralytics.nn.tasks", None)
-    with pytest.raises(ExperimentError, match=r"needs the package ultralytics .* install fedquilt\[vision\]"):
+    with pytest.raises(ExperimentError, match=r"needs the package ultralytics .*pip install 'fedquilt\[vision\]'"):
         build_model("yolov8n", {}, SHAPE, CLASSES)()
 
 

@@ -121,3 +121,13 @@ def test_a_run_logs_it_when_it_starts_and_keeps_it(tmp_path: Path, caplog: pytes
         run.folder.release()
     assert "a named tuple (logits, aux)" in warning
     assert caplog.messages.count(warning) == 1
+
+
+@pytest.mark.parametrize(("algorithm", "public", "warned"), [("fedavg", 50, 1), ("fedmd", 50, 0), ("fedavg", None, 0)])
+def test_public_samples_that_nobody_uses_are_pointed_out(algorithm: str, public: int | None, warned: int) -> None:
+    data = {"set": "digits", "clients": 2, "public": {"samples": public} if public else None}
+    keys = {"name": "x", "data": data, "model": {"name": "mlp"}, "algorithm": {"name": algorithm}}
+    warnings = Workbench(Experiment.model_validate(keys)).model_warnings
+    assert [text.startswith(f"data.public: '{algorithm}' does not use public samples") for text in warnings] == (
+        [True] * warned
+    )

@@ -161,7 +161,7 @@ def test_damaged_folders_say_what_is_wrong(tmp_path: Path) -> None:
     (federation.folder / "authority" / "ca.key").unlink()
     with pytest.raises(FederationError, match="cannot be read"):
         federation.provision("a", "pi4")
-    for text, words in (("name: [1", "federation.yaml:"), ("name: x\n", "hosts: Field required")):
+    for text, words in (("name: [1", "federation.yaml:"), ("name: x\n", "hosts: is missing; add it")):
         (federation.folder / "federation.yaml").write_text(text)
         with pytest.raises(FederationError, match=words):
             read_record(federation.folder)

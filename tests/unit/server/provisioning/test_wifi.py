@@ -15,7 +15,7 @@ from fedquilt_server.provisioning.card import Card, Wifi, read_wifi
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("ssid: x\npassword: short\n", "password: String should have at least 8"), ("password: 12345678\n", "ssid"),
+        ("ssid: x\npassword: short\n", "password: must have at least 8"), ("password: 12345678\n", "ssid"),
         ("ssid: x\ncountry: Germany\n", "country"), ("- x\n", "write the keys ssid"), ("ssid: x\npsk: y\n", "psk"),
         ("ssid: [\n", "wifi.yaml"), ("ssid: 1234\n", "ssid: put it in quotes"),
         ("ssid: x\npassword: 12345678\n", "password: put it in quotes"),

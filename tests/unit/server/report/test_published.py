@@ -76,8 +76,8 @@ def test_one_table_needs_no_list_and_a_sweep_file_will_do(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "Input should be a valid list"),
-        ("- {source: x}", "0.figures: Field required"),
+        ("", "must be a list"),
+        ("- {source: x}", "0.figures: is missing; add it"),
         ("- {source: x, figures: [{case: {a: 1}, scores: {accuracy: high}}]}", "scores.accuracy"),
         ("- {source: x, figures: [], colour: red}", "colour"),
         ("- [", "paper.yaml:1"),

@@ -71,11 +71,23 @@ def test_compare_puts_results_and_settings_side_by_side(folder: Path, capsys: py
 
 
 def test_compare_shows_also_what_is_not_finished(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = result_of(["compare", str(folder / "good"), str(folder / "failed"), str(folder / "torn")], capsys)
-    assert found["results"]["status"] == ["finished", "failed", "damaged"]
-    assert found["results"]["final_accuracy"] == [0.9, 0.1, None]
-    assert found["differences"] == {"rounds": ["3", "1", "3"]}
-    assert len(found["notes"]) == 2
+    found = result_of(["compare", str(folder / "good"), str(folder / "failed")], capsys)
+    assert found["results"]["status"] == ["finished", "failed"]
+    assert found["results"]["final_accuracy"] == [0.9, 0.1]
+    assert found["differences"] == {"rounds": ["3", "1"]}
+    assert len(found["notes"]) == 1
+
+
+def test_compare_of_a_damaged_run_names_file_and_line_and_exits_with_6(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "good" / "experiment.yaml").write_text("name: a\nseed: [")
+    assert run(["compare", str(folder / "good"), str(folder / "failed"), str(folder / "torn"), "--json"]) == 6
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["results"]["final_accuracy"] == [0.9, 0.1, None]
+    assert f"fedquilt: {folder / 'good' / 'experiment.yaml'}:2:" in shown.err
+    assert f"{folder / 'torn' / 'result.json'}: is damaged (file: is not JSON: " in shown.err
+    assert " at line 1 " in shown.err
 
 
 @pytest.mark.parametrize(

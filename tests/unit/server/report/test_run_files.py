@@ -118,7 +118,7 @@ def test_a_reply_that_does_not_count_gives_no_accuracy(tmp_path: Path) -> None:
     ("content", "words"),
     [
         ("", "Expecting value"),
-        ("[]", "Input should be"),
+        ("[]", "must be a section"),
         ('{"rounds": 1, "layers": [{"name": "a", "counts": [-1]}]}', "a count below 0"),
         ('{"rounds": 1, "layers": [{"name": "a", "counts": [1], "boards": {"x": 2}}]}', "not within 0 and 1"),
         ('{"rounds": 1, "layers": [{"name": "a", "counts": [1], "boards": {"x": NaN}}]}', "not within 0 and 1"),

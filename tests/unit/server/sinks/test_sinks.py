@@ -142,8 +142,7 @@ def test_a_missing_package_is_named_before_the_run(
         assert cli.run(["simulate", str(EXPERIMENTS / "digits-fedavg.yaml"), *option]) == 1
         package = option[0].removeprefix("--")
         assert capsys.readouterr().err == (
-            f"fedquilt: {option[0]} needs the Python package {package}: install it with pip install "
-            f"'fedquilt[{package}]'\n"
+            f"fedquilt: {option[0]} needs the Python package {package}: run `pip install 'fedquilt[{package}]'`\n"
         )
     assert not (tmp_path / "runs").exists()
 

@@ -55,12 +55,12 @@ def test_every_invalid_run_is_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError) as caught:
         plan(tmp_path, axes, "training.epochs=0")
     assert str(caught.value).splitlines() == [
-        "--set training.epochs=0: training.epochs = 0: must be greater than or equal to 1",
+        "--set training.epochs=0: training.epochs = 0: must be at least 1",
         "--vary algorithm.name=fedavgg: algorithm.name = 'fedavgg': unknown; did you mean 'fedavg'? "
         "(or package:factory for your own)",
         "    in the run seed=1, algorithm.name=fedavgg",
         "    in the run seed=-2, algorithm.name=fedavgg",
-        "--vary seed=-2: seed = -2: must be greater than or equal to 0",
+        "--vary seed=-2: seed = -2: must be at least 0",
         "    in the run seed=-2, algorithm.name=fedavg",
         "    in the run seed=-2, algorithm.name=fedavgg",
     ]

@@ -56,7 +56,7 @@ def test_an_experiment_file_is_a_sweep_without_axes(tmp_path: Path) -> None:
     ("before", "after", "words"),
     [
         ("name: two-methods", "nam: x", "nam = 'x': unknown key; did you mean 'name'?"),
-        ("name: two-methods", "name: 3", "name = 3: must be a valid string"),
+        ("name: two-methods", "name: 3", "name = 3: must be text; put it in quotes"),
         ("experiment: base.yaml", "experiment: [a]", "experiment: must be the path of an experiment file"),
         ("experiment: base.yaml", "experiment: nothing.yaml", "nothing.yaml: no such file"),
         ("experiment: base.yaml", "", "experiment: is missing"),
@@ -68,7 +68,7 @@ def test_an_experiment_file_is_a_sweep_without_axes(tmp_path: Path) -> None:
         ("{seed: 2, method: [pulled]}", "{}", "exclude.0: is empty"),
         ("case: {method: plain}", "case: {method: plane}", "published.0.figures.0.case.method: 'plane' is not one of"),
         ("case: {method: plain}", "case: {method: [plain]}", "case.method = ['plain']: must be one number"),
-        ("accuracy: 0.9", "accuracy: high", "published.0.figures.0.scores.accuracy = 'high': must be a valid number"),
+        ("accuracy: 0.9", "accuracy: high", "published.0.figures.0.scores.accuracy = 'high': must be a number"),
         ("source: a paper, table 1", "sources: x", "unknown key; did you mean 'source'?"),
     ],
 )  # fmt: skip

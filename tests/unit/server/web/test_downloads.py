@@ -19,7 +19,7 @@ from fedquilt_common.types import Arrays
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_server.runs.blob_store import BLOBS, BlobStore
 from fedquilt_server.runs.journal import Journal, StoredCheckpoint, Traffic
-from fedquilt_server.runs.run_folder import JOURNAL
+from fedquilt_server.status.run_file_names import JOURNAL
 from fedquilt_server.status.snapshot import Snapshot, StatusStore
 from fedquilt_server.web import connections as connections_module
 from fedquilt_server.web.access import Access

@@ -1,0 +1,45 @@
+"""A model whose number of outputs is not that of the classes is refused before the run starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch import nn
+
+from fedquilt_common.errors import ExperimentError
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_server.lab.workbench import Workbench
+
+
+def build_narrow(input_shape: tuple[int, ...], classes: int, outputs: int = 7) -> Any:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, outputs))
+
+
+def build_map(input_shape: tuple[int, ...], classes: int) -> Any:
+    return nn.Conv2d(1, classes, 3)
+
+
+def check(model: dict[str, Any], **keys: Any) -> None:
+    usual = {"name": "a", "data": {"set": "digits", "clients": 2}, "algorithm": {"name": "fedavg"}}
+    Workbench(Experiment.model_validate({**usual, "model": model, **keys})).check()
+
+
+def test_the_error_has_both_numbers_and_what_to_change() -> None:
+    with pytest.raises(ExperimentError) as error:
+        check({"name": f"{__name__}:build_narrow"})
+    assert str(error.value) == (
+        f"model.name = {__name__}:build_narrow: the model has 7 outputs for a sample, but the data set has 10 classes; "
+        "make its last layer as wide as the argument `classes` of its factory, or choose another model"
+    )
+    assert error.value.exit_code == 4
+    with pytest.raises(ExperimentError, match="the model has 10x6x6 outputs for a sample, but the data set has 10"):
+        check({"name": f"{__name__}:build_map"})
+    check({"name": f"{__name__}:build_narrow", "outputs": 10})
+
+
+def test_each_own_model_is_checked() -> None:
+    variants = [{"model": {"name": "mlp"}}, {"model": {"name": f"{__name__}:build_narrow"}}]
+    keys = {"fleet": [{"clients": 2, "variants": variants}], "algorithm": {"name": "fedmd"}}
+    with pytest.raises(ExperimentError, match=r"fleet\.0\.variants\.1\.model\.name = .*: the model has 7 outputs"):
+        check({"name": "mlp"}, data={"set": "digits", "clients": 2, "public": {"samples": 50}}, **keys)
