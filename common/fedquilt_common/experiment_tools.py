@@ -155,12 +155,20 @@ class ExperimentTools:
             ExperimentError: the data set cannot be partitioned as ``data.partition`` requires, or the boards have the
                 clients' samples themselves.
         """
+        self.require_samples()
+        return shares(self.experiment, self.raw_dataset, self.holdout, self.allowed_imports)
+
+    def require_samples(self) -> None:
+        """Refuse an experiment whose samples only the boards have.
+
+        Raises:
+            ExperimentError: they do.
+        """
         if self.experiment.data.delivery == "own":
             raise ExperimentError(
                 "data.delivery = own: the clients' samples never leave their boards, so they are not here; choose "
                 "another experiment, or another delivery"
             )
-        return shares(self.experiment, self.raw_dataset, self.holdout, self.allowed_imports)
 
     @cached_property
     def changed_labels(self) -> ChangedLabels:

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.support.ended import is_gone
 from tests.support.sysfs import RECORDED
 
 from fedquilt_client import power_programs as programs
@@ -46,7 +47,7 @@ def program(tmp_path: Path) -> Callable[[str], str]:
 
 def children() -> list[psutil.Process]:
     """Child processes of this one, but for those that other tests share."""
-    alive = (child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE)
+    alive = (child for child in psutil.Process().children(recursive=True) if not is_gone(child.pid))
     return [child for child in alive if child not in _SHARED]
 
 
@@ -121,7 +122,7 @@ def test_a_command_that_hangs_is_killed_with_its_children(
     with pytest.raises(ProgramError, match="does not end in time"):
         run_program([program(f"sleep 600 & echo $! >{tmp_path}/child; {lines}")], seconds=0.5)
     child = int((tmp_path / "child").read_text())
-    wait_for(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
+    wait_for(lambda: is_gone(child))
     assert children() == []
 
 

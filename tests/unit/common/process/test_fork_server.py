@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
+from tests.support.ended import is_gone
 
 from fedquilt_common.process.forked import NAME_BYTES, ForkedProcess
 
@@ -75,10 +75,6 @@ def wait_for(done: Callable[[], object]) -> None:
     while not done():
         assert time.monotonic() < end
         time.sleep(0.01)
-
-
-def is_gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 def test_it_is_a_process_as_python_m_starts_one(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

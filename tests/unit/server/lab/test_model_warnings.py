@@ -53,9 +53,10 @@ def bench(
     model: str,
     algorithm: dict[str, Any] | None = None,
     training: dict[str, Any] | None = None,
+    data: dict[str, Any] | None = None,
     **params: Any,
 ) -> Workbench:
-    raw = {"name": "x", "data": {"set": "digits", "clients": 2, "public": {"samples": 9}}, "training": training or {},
+    raw = {"name": "x", "data": {"set": "digits", "clients": 2, **(data or {})}, "training": training or {},
            "model": {"name": model, **params}, "algorithm": algorithm or {"name": "fedavg"}}  # fmt: skip
     return Workbench(Experiment.model_validate(raw))
 
@@ -82,7 +83,7 @@ def test_optimisers_that_diverge_in_half_precision_are_pointed_out() -> None:
 
 @pytest.mark.parametrize(("name", "fields"), [("feddf", {}), ("fedet", {}), ("fedmd", {"kd_optimiser": "adam"})])
 def test_a_distillation_that_diverges_in_half_precision_is_refused(name: str, fields: dict[str, Any]) -> None:
-    made = bench("mlp", {"name": name, **fields}, training={"precision": "fp16"})
+    made = bench("mlp", {"name": name, **fields}, {"precision": "fp16"}, {"public": {"samples": 9}})
     with pytest.raises(ExperimentError, match=r"^training\.precision = fp16.*squares of small gradients"):
         made.check()
 
@@ -125,9 +126,8 @@ def test_a_run_logs_it_when_it_starts_and_keeps_it(tmp_path: Path, caplog: pytes
 
 @pytest.mark.parametrize(("algorithm", "public", "warned"), [("fedavg", 50, 1), ("fedmd", 50, 0), ("fedavg", None, 0)])
 def test_public_samples_that_nobody_uses_are_pointed_out(algorithm: str, public: int | None, warned: int) -> None:
-    data = {"set": "digits", "clients": 2, "public": {"samples": public} if public else None}
-    keys = {"name": "x", "data": data, "model": {"name": "mlp"}, "algorithm": {"name": algorithm}}
-    warnings = Workbench(Experiment.model_validate(keys)).model_warnings
+    data = {"public": {"samples": public}} if public else {}
+    warnings = bench("mlp", {"name": algorithm}, data=data).model_warnings
     assert [text.startswith(f"data.public: '{algorithm}' does not use public samples") for text in warnings] == (
         [True] * warned
     )
