@@ -18,7 +18,7 @@ from fedquilt_common.algorithm_api import Algorithm, declaration_of
 from fedquilt_common.algorithms import DIAGNOSTICS, make_algorithm
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.label_noise import ChangedLabels
-from fedquilt_common.datasets.normalise import normalise_dataset, normalise_samples
+from fedquilt_common.datasets.normalise import normalise_dataset, normalise_samples, normalised_black
 from fedquilt_common.datasets.public import public_set
 from fedquilt_common.datasets.sensor_noise import add_sensor_noise
 from fedquilt_common.datasets.shard_files import DatasetForm, Shard
@@ -387,16 +387,8 @@ class ExperimentTools:
         build, blueprint = self.model_builder(model), None
         if model == self.experiment.model:
             build, blueprint = self._usual_builder, lambda: self.blueprint
+        black = normalised_black(self.dataset.input_shape, self.experiment.data.normalise)
         return TorchLearner(
-            build, training, self.learning_task, on_progress, blueprint, lasting, meter, at_once, self._black,
+            build, training, self.learning_task, on_progress, blueprint, lasting, meter, at_once, black,
             lambda: self.dataset.train.x,
         )  # fmt: skip
-
-    @property
-    def _black(self) -> NDArray[Any]:
-        """What black, which is 0, becomes with ``data.normalise``: float32 of shape (channels, 1, 1), or (1,)."""
-        shape, normalise = self.dataset.input_shape, self.experiment.data.normalise
-        if len(shape) != 3 or normalise is None:
-            return np.zeros(1, np.float32)
-        black: NDArray[Any] = np.asarray(normalise_samples(np.zeros((1, shape[0], 1, 1), np.float32), normalise))
-        return black.reshape(-1, 1, 1)

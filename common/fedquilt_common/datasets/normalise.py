@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.errors import ExperimentError
@@ -40,3 +42,11 @@ def normalise_dataset(dataset: Dataset, normalise: Normalise | None) -> Dataset:
     """Normalise training and test samples. Raises as ``normalise_samples``."""
     train, test = (Examples(normalise_samples(part.x, normalise), part.y) for part in (dataset.train, dataset.test))
     return replace(dataset, train=train, test=test)
+
+
+def normalised_black(input_shape: Sequence[int], normalise: Normalise | None) -> NDArray[Any]:
+    """Return what black, which is 0, becomes: float32 of shape (channels, 1, 1) for pictures, otherwise (1,)."""
+    if len(input_shape) != 3 or normalise is None:
+        return np.zeros(1, np.float32)
+    black: NDArray[Any] = np.asarray(normalise_samples(np.zeros((1, input_shape[0], 1, 1), np.float32), normalise))
+    return black.reshape(-1, 1, 1)
