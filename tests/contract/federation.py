@@ -182,7 +182,7 @@ class Fleet:
     @cached_property
     def server_half(self) -> CheckedAlgorithm:
         """The algorithm as a coordinator runs it."""
-        return CheckedAlgorithm(self.algorithm, "contract", self._first_model, "")
+        return CheckedAlgorithm(self.algorithm, "contract", self.bench.global_models, "")
 
     def _first_model(self) -> Arrays:
         return self.learner.init(derive_seed(self.experiment.seed, "model"))

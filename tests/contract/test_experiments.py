@@ -22,6 +22,7 @@ from fedquilt_common.types import ClientId, Profile
 from fedquilt_server.coordinator.publications import PublicationPlan, plan_publications
 from fedquilt_server.lab.context import RoundContext
 from fedquilt_server.lab.workbench import Workbench
+from fedquilt_server.runs.machine_setup import check_algorithm
 from fedquilt_server.runs.run import ActiveRun
 
 EXPERIMENTS = ready_experiments()
@@ -42,7 +43,7 @@ def tasks_of(bench: Workbench, round: int) -> tuple[Mapping[ClientId, Task], int
         round, fleet_of(experiment), experiment.seed, experiment.rounds, experiment.data.clients, part.per_round,
         bench,
     )  # fmt: skip
-    algorithm = bench.algorithm()
+    algorithm = check_algorithm(bench, Path())
     state = algorithm.init(bench.first_model(), lab)
     return next(algorithm.round(state, lab)), sum(x.size for x in state.arrays.values())
 

@@ -5,7 +5,7 @@ Each function returns what is wrong and what to write instead, without the last 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -76,8 +76,22 @@ def is_finite(x: NDArray[Any]) -> bool:
         return bool(x.min() >= -LARGEST and x.max() <= LARGEST)
 
 
-def layout_problem(arrays: Arrays, model: Arrays) -> str:
-    """Check that arrays have the names, dtypes and shapes of a model; no number is read."""
+def layout_problem(arrays: Arrays, models: Iterable[Arrays]) -> str:
+    """Check that arrays have the names, dtypes and shapes of a model; no number is read.
+
+    Args:
+        arrays: of the global model.
+        models: those that it may be. The problem is with the first.
+    """
+    first = ""
+    for model in models:
+        if not (problem := _difference(arrays, model)):
+            return ""
+        first = first or problem
+    return first
+
+
+def _difference(arrays: Arrays, model: Arrays) -> str:
     found, wanted = _layout(arrays), _layout(model)
     if missing := [name for name in wanted if name not in found]:
         return f"State.arrays lacks {missing[0]!r}; it has all arrays of the model, or none if there is no global model"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
@@ -48,12 +49,12 @@ class CheckedAlgorithm(AlgorithmWrapper):
     Attributes:
         inner: the algorithm.
         name: its name in the experiment.
-        model: returns arrays in the layout of the global model; called if a state without arrays gets some.
+        models: yields arrays in each layout that the global model may have; they are made when they are needed.
         log_place: where the coordinator's log is, for messages.
     """
 
     name: str
-    model: Callable[[], Arrays]
+    models: Callable[[], Iterable[Arrays]]
     log_place: str
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
@@ -64,7 +65,7 @@ class CheckedAlgorithm(AlgorithmWrapper):
         """
         at = f"{self.name}.init"
         state = self._call(at, self.inner.init, model, ctx)
-        return self._check_state(at, state, None, model)
+        return self._check_state(at, state, None, chain([model], self.models()))
 
     def round(self, state: State, ctx: ServerContext) -> Round:
         """Run the algorithm's round.
@@ -82,7 +83,7 @@ class CheckedAlgorithm(AlgorithmWrapper):
                 replies = yield step.value
         finally:
             self._call(at, steps.close)
-        return self._check_state(at, step.value, state, state.arrays)
+        return self._check_state(at, step.value, state, [state.arrays] if state.arrays else self.models())
 
     def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
         """Return the algorithm's scores.
@@ -121,9 +122,9 @@ class CheckedAlgorithm(AlgorithmWrapper):
         if problem:
             raise AlgorithmError(f"{at}: {problem}. {_ADVICE}")
 
-    def _check_state(self, at: str, state: State, before: State | None, model: Arrays) -> State:
-        """Return a state with a report in JSON, after its checks; ``model`` has the layout if it is not empty."""
-        self._refuse(at, state_problem(state, before, lambda: model or self.model()))
+    def _check_state(self, at: str, state: State, before: State | None, models: Iterable[Arrays]) -> State:
+        """Return a state with a report in JSON, after its checks. One of ``models`` has its layout."""
+        self._refuse(at, state_problem(state, before, models))
         try:
             return replace(state, report=json_report(state.report)) if state.report else state
         except ValueError as error:

@@ -6,7 +6,7 @@ Each function returns what is wrong and what to write instead, without the last 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any, Final
 
@@ -72,20 +72,20 @@ def _task_problem(task: object, client: object, checked: set[int]) -> str:
     return arrays_problem(task.arrays, f"Task.arrays of client {client}")
 
 
-def state_problem(state: object, before: State | None, model: Callable[[], Arrays]) -> str:
+def state_problem(state: object, before: State | None, models: Iterable[Arrays]) -> str:
     """Check what ``init`` or ``round`` returned.
 
     Args:
         state: what it returned.
         before: the state of the round; its own arrays are not checked again. None: there is none.
-        model: returns arrays with the names, dtypes and shapes that the global model must have.
+        models: arrays with the names, dtypes and shapes that the global model may have.
     """
     if not isinstance(state, State):
         return f"returned {shorten(state)}; {_NO_FIRST_STATE if before is None else _NO_STATE}"
     problem = ""
     if before is None or state.arrays is not before.arrays:
         problem = arrays_problem(state.arrays, "State.arrays") or (
-            layout_problem(state.arrays, model()) if state.arrays else ""
+            layout_problem(state.arrays, models) if state.arrays else ""
         )
     if not problem and (before is None or state.extra is not before.extra):
         problem = arrays_problem(state.extra, "State.extra")

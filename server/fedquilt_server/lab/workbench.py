@@ -99,6 +99,12 @@ class Workbench(ExperimentTools):
             return ballast(**self.experiment.model.params)
         return self.learner.init(self.model_seed)
 
+    def global_models(self) -> Iterator[Arrays]:
+        """Yield what the global model may be: the experiment's, and the clients' if theirs may differ."""
+        yield self.first_model()
+        if declaration_of(self.algorithm()).any_models:
+            yield from (learner.init(self.model_seed) for learner in self.prototypes)
+
     def evaluate(self, arrays: Arrays, part: Slice | None = None, learner: Learner | None = None) -> dict[str, float]:
         """Score a model on the data set's test split.
 

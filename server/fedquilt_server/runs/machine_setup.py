@@ -69,7 +69,7 @@ def check_algorithm(workbench: Workbench, folder: Path) -> CheckedAlgorithm:
         folder: of the run.
     """
     name = workbench.experiment.algorithm.name
-    return CheckedAlgorithm(workbench.algorithm(), name, workbench.first_model, find_log(folder))
+    return CheckedAlgorithm(workbench.algorithm(), name, workbench.global_models, find_log(folder))
 
 
 def make_context(

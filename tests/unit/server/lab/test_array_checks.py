@@ -28,13 +28,13 @@ def unopened(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("unopened")
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_layouts_of_files_are_those_of_their_arrays(tmp_path: Path, precision: Precision) -> None:
-    assert layout_problem(stored(tmp_path, MODEL, precision), MODEL) == ""
-    assert layout_problem(MODEL, stored(tmp_path, MODEL, precision)) == ""
+    assert layout_problem(stored(tmp_path, MODEL, precision), [MODEL]) == ""
+    assert layout_problem(MODEL, [stored(tmp_path, MODEL, precision)]) == ""
 
 
 @pytest.mark.usefixtures("unopened")
 def test_a_file_with_another_shape(tmp_path: Path) -> None:
     wrong = stored(tmp_path, {**MODEL, "w": np.zeros((2, 4), np.float32)})
     assert "State.arrays['w'] is float32 of shape (2, 4), the model has float32 of shape (2, 3)" in layout_problem(
-        wrong, MODEL
+        wrong, [MODEL]
     )

@@ -59,7 +59,7 @@ class Own(FedAvg):
 
 
 def checked(own: Any) -> CheckedAlgorithm:
-    return CheckedAlgorithm(own, "lab.bad:Bad", lambda: MODEL, "runs/x/logs/coordinator.log")
+    return CheckedAlgorithm(own, "lab.bad:Bad", lambda: [MODEL], "runs/x/logs/coordinator.log")
 
 
 def play(own: Any) -> Driver:

@@ -42,7 +42,7 @@ def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Printed:
         module = f"printed_{method}"
         (tmp_path / f"{module}.py").write_text(HEAD + textwrap.indent(block, "    "))
         own = resolve(f"{module}:Own", {}, "algorithm", [module])
-        return CheckedAlgorithm(own(), "own:Own", dict, "")
+        return CheckedAlgorithm(own(), "own:Own", lambda: [{}], "")
 
     return load
 
