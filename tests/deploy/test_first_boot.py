@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.support.boards import (
     PATIENCE,
@@ -110,14 +112,26 @@ class Workstation:
     @property
     def environment(self) -> dict[str, str]:
         """After ``make setup`` and ``activate``, neither of which is done again."""
-        path = f"{BINARIES}:{os.environ['PATH']}"
-        return {**os.environ, "PATH": path, "VENV": sys.prefix, "MAKEFLAGS": f"-o {sys.prefix}/.has-server"}
+        return {**os.environ, "PATH": f"{BINARIES}:{os.environ['PATH']}", "VENV": sys.prefix}
 
 
 def gateway() -> str:
-    """Under which containers know this machine."""
-    template = "{{range .IPAM.Config}}{{.Gateway}}{{end}}"
-    return run("docker", "network", "inspect", "bridge", "-f", template).strip()
+    """Under which containers know this machine: the bridge's address, which not every engine lists as a gateway."""
+    template = '{{index .Options "com.docker.network.bridge.name"}}'
+    bridge = run("docker", "network", "inspect", "bridge", "-f", template).strip()
+    return next(one.address for one in psutil.net_if_addrs()[bridge] if one.family == socket.AF_INET)
+
+
+def copy_project(folder: Path) -> None:
+    """Copy the project without what its users make, as if it were older than this environment: ``make`` uses that."""
+    unwanted = shutil.ignore_patterns(".git", ".venv", "dist", ".*_cache", "__pycache__")
+
+    def ignore(at: str, names: list[str]) -> set[str]:
+        return unwanted(at, names) | ({"runs", "federation"} if Path(at) == ROOT else set())
+
+    shutil.copytree(ROOT, folder, ignore=ignore, symlinks=True)
+    for name in ("pyproject.toml", "constraints.txt"):
+        os.utime(folder / name, (0, 0))
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +141,7 @@ def workstation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workstatio
         pytest.skip(reason)
     build_image()
     folder = tmp_path_factory.mktemp("workstation") / "fedquilt"
-    unwanted = shutil.ignore_patterns(".git", ".venv", "runs", "dist", "federation", ".*_cache", "__pycache__")
-    shutil.copytree(ROOT, folder, ignore=unwanted, symlinks=True)
+    copy_project(folder)
     files = {"cmdline.txt": "console=tty1 rootwait\n", "user-data": "#cloud-config\n"}
     stock(folder / "stock.img", files=files, boot=(8192, 900 * 2048))
     (folder / "wifi.yaml").write_text(re.findall(r"^```yaml\n(.*?)^```", DEPLOY, re.MULTILINE | re.DOTALL)[0])
