@@ -104,26 +104,22 @@ def coordinator(
     """
     address = parse_broker_url(broker).with_files(ca, cert, key).with_password(os.environ.get(BROKER_PASSWORD, ""))
     loaded = load_experiment(experiment, set_ or ())
-    read_assignments = _assignments_of(inventory or find_inventory(cert), federation)
+    assignments = _assignments_of(inventory or find_inventory(cert), federation)
     folder = out or Path("runs") / loaded.name
     store, stop = StatusStore(Snapshot(connect=_agent_options(address, federation))), StopSignal()
     requests: queue.SimpleQueue[ControlRequest] = queue.SimpleQueue()
-    access = choose_access(host, folder, public=public_page) if page else None
-    shown_for = linger if page else 0.0
+    access, shown_for = (choose_access(host, folder, public=public_page), linger) if page else (None, 0.0)
     pages = _serve_page(store, host, port, allow_host or (), access, requests, folder)
     with open_sinks(tensorboard, mlflow, loaded) as sinks, pages as url:
         progress = ProgressDisplay(url, loaded.rounds, shown_for, stop)
-        shown = progress.follow(sinks.pass_on(lambda: store.current))
-        with print_to_stderr(wanted=json_), progress, shown:
+        with print_to_stderr(wanted=json_), progress, progress.follow(sinks.pass_on(lambda: store.current)):
             run = _load(loaded, folder, progress, url, resume=resume, keep_replies=keep_replies)
             if run.folder.closed:
                 show_finished(run, store)
             else:
                 transports = _transport_maker(address, federation, run.folder.path)
-                coordinator = Coordinator(
-                    run, federation, transports, store, read_assignments, patience, requests, broker_wait
-                )
-                _run_coordinator(coordinator, store, stop, shown_for)
+                made = Coordinator(run, federation, transports, store, assignments, patience, requests, broker_wait)
+                _run_coordinator(made, store, stop, shown_for)
         if run.folder.finished:
             _show_result(run, json_, shown_for, stop)
     raise typer.Exit(run.ending.exit_code or 0)

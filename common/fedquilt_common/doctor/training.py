@@ -12,12 +12,8 @@ from fedquilt_common.errors import FedquiltError, how_to_install
 def check_torch() -> Check:
     """Check that torch is installed, and in which precisions it trains here; loads torch."""
     if importlib.util.find_spec("torch") is None:
-        return Check(
-            "torch",
-            "fail",
-            "is not installed",
-            f"{how_to_install('client').capitalize()}; on a Jetson, install NVIDIA's torch",
-        )
+        advice = f"On a Jetson, install NVIDIA's torch; elsewhere, {how_to_install('client')}"
+        return Check("torch", "fail", "is not installed", advice)
     try:
         import torch as library
     except (ImportError, OSError) as error:

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedquilt_common.algorithm_api import State
 from fedquilt_common.datasets.shares import take_samples
-from fedquilt_common.errors import RunFailedError
+from fedquilt_common.errors import ExperimentError, RunFailedError
 from fedquilt_common.process.process_memory import gpu_peak_bytes, peak_bytes, reset_gpu_peak, reset_peak
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.stored_samples import join_samples
@@ -36,6 +36,21 @@ from fedquilt_server.status.results import FINISHED, RUNNING, Ending, Result, Ro
 _EVERYBODY: Final = 0
 """Number of the client that stands for all of them."""
 _NO_TRAFFIC: Final = Traffic()
+
+
+def _check_test_samples(bench: Workbench) -> None:
+    """Check that there are samples to test on.
+
+    Raises:
+        ExperimentError: there are none, or only the boards have the samples.
+    """
+    bench.require_samples()
+    data = bench.experiment.data
+    if not len(bench.dataset.test) and not data.mixed:
+        raise ExperimentError(
+            f"data.set = {data.set}: it has no test samples, on which a training in one place tests; give it some, or "
+            "set data.holdout, such as 0.25, and data.mixed to true: it then tests on what the clients keep"
+        )
 
 
 class CentralStoppedError(Exception):
@@ -66,6 +81,7 @@ class CentralRun:
     def __init__(self, plan: CentralPlan, path: Path, threads: int = 1) -> None:
         self.plan, self._threads = plan, threads
         self._bench = Workbench(plan.source)
+        _check_test_samples(self._bench)
         self.folder = RunFolder(plan.recorded, path, resume=True)
         with ExitStack() as undo:
             undo.callback(self.folder.release)

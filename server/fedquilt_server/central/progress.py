@@ -80,12 +80,6 @@ def _make_plan(experiment: Experiment, epochs: int | None) -> CentralPlan:
     bench = Workbench(experiment)
     if not bench.learns:
         raise ExperimentError(f"algorithm.name = {experiment.algorithm.name!r}: it trains no model; choose another one")
-    bench.require_samples()
-    if not len(bench.dataset.test) and not experiment.data.mixed:
-        raise ExperimentError(
-            f"data.set = {experiment.data.set}: it has no test samples, on which a training in one place tests; give "
-            "it some, or set data.holdout, such as 0.25, and data.mixed to true: it then tests on what the clients keep"
-        )
     return plan_central(experiment, bench.holdout, epochs)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedquilt_common.errors import RunFailedError, RunFolderError
+from fedquilt_common.errors import ExperimentError, RunFailedError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_server.central.central_run import CentralRun, CentralStoppedError
@@ -78,6 +78,14 @@ def test_the_passes_are_divided_into_rounds(epochs: int | None, passes: tuple[in
     assert plan.recorded.algorithm.fields == {"epochs": sum(passes)}
     assert plan.recorded.data.holdout == 0.25
     assert plan.source == experiment()
+
+
+def test_a_data_set_without_test_samples_is_refused_unless_the_clients_keep_some(tmp_path: Path) -> None:
+    data = {**SMALL["data"], "set": "tests.unit.server.lab.test_test_samples:untested"}
+    with pytest.raises(ExperimentError, match=r"untested: it has no test samples.*data\.holdout.*data\.mixed"):
+        train(tmp_path / "run", {"data": data})
+    assert not (tmp_path / "run").exists()
+    train(tmp_path / "run", {"data": {**data, "holdout": 0.25, "mixed": True}}, epochs=1)
 
 
 def test_it_trains_without_the_experiments_privacy_and_records_none(tmp_path: Path) -> None:
