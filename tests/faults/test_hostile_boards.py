@@ -56,11 +56,15 @@ class Site:
     def turn(self, flood: Callable[[Player, RoundMessage], object] | None = None) -> bool:
         self.stage.turn(flood)
         probe(self.stage, self.probes)
+        self._look()  # a mute may end in the next step, if this machine is slow
         while not self.relay._events.empty():
             self.relay._step()
         self.relay._advance(time.monotonic())
-        self.narrow.append(TOPICS.telemetry("+") not in self.broker.sessions[RELAY].filters)
+        self._look()
         return False
+
+    def _look(self) -> None:
+        self.narrow.append(TOPICS.telemetry("+") not in self.broker.sessions[RELAY].filters)
 
     def notices(self) -> list[str]:
         """Return what the relay has reported."""
