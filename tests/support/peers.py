@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
@@ -18,6 +20,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from tests.support.warm import ForkedProgram
 
+from fedquilt_common.wire.tls import secure_socket
 from fedquilt_server.simulate.mosquitto import find_mosquitto, wait_listening
 
 HOST = "127.0.0.1"
@@ -37,6 +40,13 @@ def running(command: list[str], port: int) -> Iterator[int]:
         assert child.wait(timeout=10) in (0, -signal.SIGTERM)  # early on it has no handler yet
 
 
+class _Client(mqtt.Client):
+    """paho's client, which closes its socket if the handshake fails, for example while the broker reads its files."""
+
+    def _ssl_wrap_socket(self, tcp_sock: socket.socket) -> ssl.SSLSocket:
+        return secure_socket(cast("ssl.SSLContext", self._ssl_context), tcp_sock, self._host, self._connect_timeout)
+
+
 class Peer:
     """A small MQTT 5 client that keeps the messages it received."""
 
@@ -50,7 +60,7 @@ class Peer:
         self.connections = 0
         self.subscribed = 0
         self._event = threading.Condition()
-        self.client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=mqtt.MQTTv5)
+        self.client = _Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=mqtt.MQTTv5)
         if secret:
             self.client.username_pw_set(name, secret)
         if certs:
