@@ -10,8 +10,8 @@ from typing import Final
 
 from tests.support.runs import await_round
 
+from fedquilt_common.algorithm_api import Reply, Task
 from fedquilt_common.files.durable import write_atomically
-from fedquilt_common.training_jobs import Job
 
 POLL: Final = 0.01
 
@@ -47,14 +47,13 @@ class RoundGate:
 
     def install(self) -> None:
         """Make the training processes wait that this process forks, or one that it forks: call it in a new process."""
-        from fedquilt_client.worker import Worker
+        from fedquilt_client.context import TaskContext
 
-        do = Worker.do
+        do = TaskContext.do
 
-        def wait_and_do(worker: Worker, job: Job) -> None:
-            if any(client < self.clients for client, _ in job.task_ids):
-                while job.round > int(self.path.read_text()):
-                    time.sleep(POLL)
-            do(worker, job)
+        def wait_and_do(ctx: TaskContext, task: Task) -> Reply:
+            while ctx.client < self.clients and ctx.round > int(self.path.read_text()):
+                time.sleep(POLL)
+            return do(ctx, task)
 
-        Worker.do = wait_and_do  # type: ignore[method-assign]
+        TaskContext.do = wait_and_do  # type: ignore[method-assign]
