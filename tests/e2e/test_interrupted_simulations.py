@@ -209,7 +209,7 @@ def test_sigterm_under_nohup(gate: RoundGate) -> None:
 
 
 def test_sigkill(gate: RoundGate) -> None:
-    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with Interrupted(gate, at_once=True, **silent) as simulation:
         simulation.process.kill()
 

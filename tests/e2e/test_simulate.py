@@ -54,7 +54,7 @@ def fedquilt(
     """Run the command in the folder ``where``; all its processes are stopped afterwards. A gate needs a forked one."""
     command = [sys.executable, "-m", "fedquilt_common.cli", *arguments]
     streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with start(command, cwd=where, preexec_fn=gate and gate.install, **streams) as process:
+    with start(command, cwd=where, preexec_fn=gate.install if gate else None, **streams) as process:
         try:
             yield process
         finally:

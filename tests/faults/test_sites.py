@@ -47,7 +47,7 @@ def run_with(
     with contextlib.ExitStack() as stack:
         programs = []
         for words in (["coordinator", str(experiment), *options], *(agent(tree, folder, name) for name in BOARDS)):
-            programs.append(ForkedProgram([*FEDQUILT, *words], preexec_fn=gate and gate.install))
+            programs.append(ForkedProgram([*FEDQUILT, *words], preexec_fn=gate.install if gate else None))
             stack.callback(programs[-1].wait)
             stack.callback(programs[-1].kill)
         yield programs[0]

@@ -56,4 +56,4 @@ class RoundGate:
                 time.sleep(POLL)
             return do(ctx, task)
 
-        TaskContext.do = wait_and_do  # type: ignore[method-assign]
+        TaskContext.do = wait_and_do  # type: ignore[method-assign,assignment] # another name than self
