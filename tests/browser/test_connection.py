@@ -44,8 +44,13 @@ def test_a_lost_connection_is_shown_stops_the_clock_and_comes_back(browser: Any)
 
 def test_a_silent_stream_is_opened_anew(visit: Visit) -> None:
     """In a dead network, the stream stays open without events. Here, the clock jumps instead."""
+    held = list[Any]()
+    visit.page.route("**/events?frame=*", lambda route: held.append(route))  # so that the loss can be seen
     visit.page.evaluate(LATER, 20)
     visit.expect("live", "lost")
+    while not held:
+        visit.page.wait_for_timeout(20)
+    held.pop().continue_()
     visit.expect("live", "live")
     visit.store.update(round=30)
     visit.expect("round", "30")

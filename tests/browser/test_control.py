@@ -31,12 +31,12 @@ def test_the_forms_need_the_token_and_reach_the_coordinator(browser: Any, script
         assert "token" not in page.url
         with nullcontext() if script else page.expect_navigation():
             page.get_by_role("button", name="Pause").click()
-        assert requests.get(timeout=5) == ControlRequest("pause")
+        assert requests.get(timeout=60) == ControlRequest("pause")
         board = store.current.boards[0].agent
         page.get_by_label("Board", exact=True).fill(board)
         with nullcontext() if script else page.expect_navigation():
             page.get_by_role("button", name="Drop").click()
-        assert requests.get(timeout=5) == ControlRequest("drop", board)
+        assert requests.get(timeout=60) == ControlRequest("drop", board)
         if script:
             visit.expect("control-answer", "The board is dropped.")
             page.get_by_label("Board", exact=True).fill("nobody")

@@ -33,6 +33,13 @@ PIXELS = """([selector, name]) => {
   return count;
 }"""
 
+# Scroll the timeline to its beginning, and wait until the page has noticed.
+SCROLL_BACK = """() => new Promise((done) => {
+  const shown = document.getElementById("timeline");
+  shown.addEventListener("scroll", () => requestAnimationFrame(() => setTimeout(done)), { once: true });
+  shown.scrollLeft = 0;
+})"""
+
 # Keep the texts, and the widths of the rectangles, that each chart draws from now on.
 RECORD_DRAWING = """(charts) => {
   window.drawn = Object.fromEntries(charts.map((chart) => [chart, { texts: [], widths: [] }]));
@@ -50,8 +57,9 @@ RECORD_DRAWING = """(charts) => {
 }"""
 
 
-def pixels(visit: Visit, selector: str, quantity: str) -> int:
-    return int(visit.page.evaluate(PIXELS, [selector, quantity]))
+def expect_pixels(visit: Visit, selector: str, quantity: str, count: int) -> None:
+    """Wait until a canvas has more than ``count`` pixels in the colour of a quantity."""
+    visit.page.wait_for_function(f"(canvas) => ({PIXELS})(canvas) > {count}", arg=[selector, quantity])
 
 
 # Curves
@@ -60,7 +68,7 @@ def pixels(visit: Visit, selector: str, quantity: str) -> int:
 def test_curves_are_drawn(visit: Visit) -> None:
     for chart, quantity in (("value", "accuracy"), ("loss", "loss"), ("traffic", "up"), ("time", "training")):
         visit.wait_points(f"{chart}-chart", 20)
-        assert pixels(visit, f"#{chart}-chart canvas", quantity) > 100, chart
+        expect_pixels(visit, f"#{chart}-chart canvas", quantity, 100)
         assert "in round 20" in (visit.test(f"{chart}-chart").get_attribute("aria-label") or "")
 
 
@@ -216,9 +224,8 @@ def test_personal_accuracy_has_a_tile_a_curve_and_a_column(visit: Visit) -> None
 def test_the_timeline_shows_who_is_slow(visit: Visit) -> None:
     visit.page.wait_for_selector("#timeline-text:not(:empty)")
     sync_api.expect(visit.page.locator("#timeline-text")).to_contain_text("Slowest: pi4-1. 1 board with replies")
-    visit.page.wait_for_timeout(100)
     for quantity in ("training", "lost"):
-        assert pixels(visit, "#timeline-canvas", quantity) > 100
+        expect_pixels(visit, "#timeline-canvas", quantity, 100)
     box = visit.page.locator("#timeline").bounding_box()
     visit.page.mouse.move(box["x"] + 200, box["y"] + 90)
     sync_api.expect(visit.page.locator("#tip")).to_contain_text("train:")
@@ -231,11 +238,9 @@ def test_the_timeline_shows_who_is_slow(visit: Visit) -> None:
 def test_the_timeline_scrolls_back(visit: Visit) -> None:
     visit.page.wait_for_selector("#timeline-text:not(:empty)")
     visit.page.click("#timeline-in")
-    visit.page.wait_for_timeout(100)
     at = "document.getElementById('timeline').scrollLeft"
-    assert visit.page.evaluate(at) > 300
-    visit.page.evaluate("document.getElementById('timeline').scrollLeft = 0")
-    visit.page.wait_for_timeout(100)
+    visit.page.wait_for_function(f"() => {at} > 300")
+    visit.page.evaluate(SCROLL_BACK)
     visit.store.update(awaited=[2])
     visit.expect("awaited", "client 2")
     assert visit.page.evaluate(at) == 0
@@ -243,8 +248,7 @@ def test_the_timeline_scrolls_back(visit: Visit) -> None:
 
 def test_the_quilt_shows_channels_and_boards(visit: Visit) -> None:
     sync_api.expect(visit.page.locator("#quilt-text")).to_contain_text("20 rounds. All channels were trained. Darker:")
-    visit.page.wait_for_timeout(100)
-    assert pixels(visit, "#quilt-canvas", "quilt") > 500
+    expect_pixels(visit, "#quilt-canvas", "quilt", 500)
     visit.page.select_option("#quilt-view", "boards")
     visit.page.locator("#quilt").hover(position={"x": 200, "y": 25})
     sync_api.expect(visit.page.locator("#tip")).to_contain_text("of the layer")

@@ -12,7 +12,7 @@ import pytest
 from tests.browser.test_access import check_both_themes
 from tests.support.example_library import example_library, rounds, write_example
 from tests.support.recorded_runs import write_run
-from tests.support.visit import HOSTILE, sync_api, unexpected
+from tests.support.visit import HOSTILE, PATIENCE_MS, sync_api, unexpected
 
 from fedquilt_server.library.run_library import RunLibrary
 from fedquilt_server.web.library_app import create_library_app
@@ -49,7 +49,7 @@ def open_page(
     errors: list[str] = []
     usual = {"viewport": WIDE, "locale": "en-GB", "timezone_id": "UTC"}
     page = browser.new_page(**{**usual, **context})
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(PATIENCE_MS)
     page.on("console", lambda message: errors.append(message.text))
     page.on("pageerror", lambda error: errors.append(str(error)))
     if has_clock:

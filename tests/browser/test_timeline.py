@@ -58,7 +58,9 @@ def test_nothing_moves_while_the_page_opens(slower: int, boards: int, browser: A
 @pytest.mark.parametrize("boards", [1, 3, 40])
 def test_the_height_of_the_timeline_is_known_before_it_is_drawn(boards: int, browser: Any) -> None:
     with visit_page(browser, running(boards)) as visit:
-        before = re.search(r'id="timeline-canvas" width="1" height="(\d+)"', httpx.get(visit.server.url).text)
+        before = re.search(
+            r'id="timeline-canvas" width="1" height="(\d+)"', httpx.get(visit.server.url, timeout=60).text
+        )
         visit.page.wait_for_selector("#timeline-text:not(:empty)")
         assert before is not None
         assert visit.page.locator("#timeline").bounding_box()["height"] == pytest.approx(int(before[1]), abs=1)

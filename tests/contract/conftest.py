@@ -42,7 +42,7 @@ class Inbox:
             self.items.append(incoming)
             self._changed.notify_all()
 
-    def wait(self, done: Callable[[], Any], timeout: float = 20) -> None:
+    def wait(self, done: Callable[[], Any], timeout: float = 60) -> None:
         with self._changed:
             assert self._changed.wait_for(done, timeout), f"still waiting after {timeout} s; got {self.items[-5:]}"
 
@@ -88,7 +88,7 @@ class Peer:
         self.transport.subscribe([topic])
         assert self.transport.publish(topic, word)
         self.inbox.wait(lambda: self._synced(topic, word))
-        assert self.transport.drain(20)
+        assert self.transport.drain(60)
         if not self.inbox.acks:
             self._synced(topic, word)[0].ack()
 
@@ -98,7 +98,7 @@ class Peer:
     def publish(self, topic: str, payload: bytes = b"x", *, header: bytes = b"", retain: bool = False) -> None:
         """Publish, and return once the broker has acknowledged it."""
         assert self.transport.publish(topic, payload, header=header, retain=retain)
-        assert self.transport.drain(20)
+        assert self.transport.drain(60)
 
 
 class Side(Protocol):
@@ -173,7 +173,7 @@ class Broker:
 
     def start(self) -> None:
         self._child = subprocess.Popen(self._command, stderr=subprocess.DEVNULL)
-        wait_listening(HOST, self.port, timeout=20)
+        wait_listening(HOST, self.port, timeout=60)
 
     def freeze(self) -> None:
         self._child.send_signal(signal.SIGSTOP)
@@ -184,7 +184,7 @@ class Broker:
 
     def kill(self) -> None:
         self._child.kill()
-        self._child.wait(timeout=20)
+        self._child.wait(timeout=60)
 
 
 @contextlib.contextmanager

@@ -201,7 +201,7 @@ def test_publish_says_whether_there_is_a_connection(side: Side, at: At) -> None:
     assert not peer.transport.publish(at("x"), b"before", retain=True)
     peer.connect()
     assert peer.transport.publish(at("x"), b"between")
-    peer.transport.drain(20)
+    peer.transport.drain(60)
     peer.transport.close()
     assert not peer.transport.publish(at("x"), b"after")
     watcher.settle()
@@ -212,7 +212,7 @@ def test_drain_returns_once_all_is_at_the_broker(side: Side, at: At) -> None:
     sender, reader = side.peer().connect(), side.peer().connect()
     for i in range(100):
         assert sender.transport.publish(at(f"{i}"), b"x", retain=True)
-    assert sender.transport.drain(20)
+    assert sender.transport.drain(60)
     reader.subscribe(at("#"))
     assert len(reader.messages) == 100
 

@@ -72,7 +72,7 @@ def test_what_was_under_way_when_the_connection_broke_arrives(start: Start, mqtt
     sender.inbox.wait(lambda: sender.losses)
     broker.thaw()
     sender.inbox.wait(lambda: len(sender.connections) == 2)
-    assert sender.transport.drain(20)
+    assert sender.transport.drain(60)
     reader.inbox.wait(lambda: len(set(reader.payloads)) == 10)
 
 
@@ -145,7 +145,7 @@ def test_bytes_are_those_of_the_packets(start: Start, mqtt: Mqtt, size: int, hea
 def test_the_broker_counts_how_long_it_retains_a_message(start: Start, mqtt: Mqtt) -> None:
     peer = mqtt(start()).peer().connect()
     peer.publish("a/b", b"x", retain=True)
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not peer.messages or peer.messages[-1].expires_in == RETAINED_EXPIRY:
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -200,15 +200,16 @@ def test_refused_credentials(start: Start, mqtt: Mqtt) -> None:
 
 
 def test_no_will_for_one_who_is_back_within_the_delay(start: Start, mqtt: Mqtt, cut: Cut) -> None:
+    """A will without its delay, or one whose session has ended, would come before that of a peer that breaks later."""
     side = mqtt(start())
     watcher = side.peer().connect()
     watcher.subscribe("#")
-    steady = side.peer(will=Will("steady", b"gone", delay=1)).connect()
+    steady = side.peer(will=Will("steady", b"gone", delay=600)).connect()
     lost = side.peer(will=Will("lost", b"gone", delay=1)).connect()
     cut(steady)
     steady.inbox.wait(lambda: len(steady.connections) == 2)
     side.break_off(lost)
-    watcher.inbox.wait(lambda: any(m.topic == "lost" for m in watcher.messages))  # broke later, so due later
+    watcher.inbox.wait(lambda: any(m.topic == "lost" for m in watcher.messages))
     assert [m.topic for m in watcher.messages if not m.topic.startswith("sync/")] == ["lost"]
 
 
@@ -235,7 +236,7 @@ def test_closing_without_a_broker_is_quick(
         peer.inbox.wait(lambda: peer.losses)
     before = time.monotonic()
     peer.transport.close(last=("presence", b"bye"))
-    assert time.monotonic() - before < 10
+    assert time.monotonic() - before < 30
 
 
 def test_closing_does_not_wait_for_an_address_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +256,7 @@ def test_closing_does_not_wait_for_an_address_that_does_not_answer(monkeypatch: 
     events = list[Incoming]()
     transport = MqttTransport(BrokerAddress("127.0.0.1", 1), "a", events.append)
     transport.connect()
-    assert tries.wait(20)
+    assert tries.wait(60)
     transport.close()
     answer.set()
     while not ends:

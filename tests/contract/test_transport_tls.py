@@ -19,6 +19,7 @@ from tests.contract.conftest import Inbox
 from tests.support.peers import running
 
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.files.durable import write_atomically
 from fedquilt_common.wire import tls as tls_module
 from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
 from fedquilt_common.wire.mqtt import MqttTransport
@@ -190,10 +191,15 @@ def test_replaced_files_are_read_at_the_next_attempt(
         shutil.copy(federation.board_folder("revoked") / name, tmp_path)
     address = parse_broker_url(federation.record.url).with_files(*(str(tmp_path / name) for name in names))
     transport = MqttTransport(address, "renewed", found)
+
+    def renew(name: str) -> None:
+        """Replace a file as a whole: the transport reads it at any moment."""
+        write_atomically(tmp_path / name, (federation.board_folder("renewed") / name).read_text())
+
     transport.connect()
     try:
         found.wait(lambda: found.items)
-        shutil.copy(federation.board_folder("renewed") / "tls.crt", tmp_path)
+        renew("tls.crt")
         found.wait(lambda: caplog.messages)
         seen = len(found.items)
         found.wait(lambda: len(found.items) > seen + 1)
@@ -201,7 +207,7 @@ def test_replaced_files_are_read_at_the_next_attempt(
         refused = [item for item in found.items if isinstance(item, Disconnected)]
         assert len(refused) == len(found.items)
         assert all("revoked" in item.reason + item.advice for item in refused)
-        shutil.copy(federation.board_folder("renewed") / "tls.key", tmp_path)
+        renew("tls.key")
         found.wait(lambda: isinstance(found.items[-1], Connected))
     finally:
         transport.close()
@@ -227,7 +233,7 @@ def shake_hands(federation: Federation, ciphers: str, newest: ssl.TLSVersion) ->
         warnings.simplefilter("ignore", DeprecationWarning)  # of TLS 1.1, which the broker must refuse
         context.minimum_version = context.maximum_version = newest
     with (
-        socket.create_connection(("localhost", federation.record.port), timeout=10) as raw,
+        socket.create_connection(("localhost", federation.record.port), timeout=60) as raw,
         context.wrap_socket(raw, server_hostname="localhost") as secure,
     ):
         suite = secure.cipher()

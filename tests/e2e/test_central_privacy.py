@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.e2e.test_simulate import fedquilt, fingerprint, finish, pids, result, run, wait_for
+from tests.e2e.test_simulate import fedquilt, fingerprint, finish, pids, result, run
 from tests.support.accounting import few_orders
-from tests.support.runs import finished_rounds
+from tests.support.round_gate import RoundGate
 
 EXPERIMENT = """
 name: digits-central
@@ -43,10 +43,12 @@ def test_kills_change_no_bit_and_spend_nothing_twice(tmp_path: Path) -> None:
     command = "simulate", "central.yaml", "--out", "run"
     calm = run(*command, where=folders[0])
     assert calm.code == 0, calm.err
-    with fedquilt(*command, where=folders[1]) as process:
+    gate = RoundGate(folders[1] / "gate", 7)
+    with fedquilt(*command, where=folders[1], gate=gate) as process:
         for number in range(2):
-            wait_for(lambda number=number: finished_rounds(folders[1]) > number, "round")  # type: ignore[misc]
+            gate.finish_round(folders[1], number + 1)
             os.kill(psutil.Process(pids(folders[1])["coordinator"]).pid, signal.SIGKILL)
+        gate.open()
         done = finish(process)
     assert done.code == 0, done.err
     assert fingerprint(folders[1]) == fingerprint(folders[0])

@@ -69,7 +69,7 @@ class Federation:
             **plain_environment(), "FEDQUILT_PORT": str(port), "FEDQUILT_LINGER": "5", "COMPOSE_PROFILES": profile,
             "FEDQUILT_EXPERIMENT": self.experiment, **environment,
         }  # fmt: skip
-        self.page = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=5)
+        self.page = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
 
     def choose(self, experiment: str) -> None:
         """Use another experiment than the file's."""

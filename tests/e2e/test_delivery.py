@@ -122,7 +122,7 @@ def board(port: int, state: Path, own: Mapping[int, str] | None = None) -> Abstr
 
 def finish(session: Session, start_board: Callable[[], AbstractContextManager[object]]) -> None:
     with running(session.execute) as work:
-        assert session.has_loaded.wait(30)
+        assert session.has_loaded.wait(60)
         with start_board():
             work.join(90)
     assert session.status.current.phase == "finished"

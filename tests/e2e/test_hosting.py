@@ -21,6 +21,7 @@ from fedquilt_common.wire.messages import AgentPresence
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Connected, Incoming
+from fedquilt_server.coordinator import rivals
 from fedquilt_server.coordinator.coordinator import Coordinator
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.snapshot import StatusStore
@@ -36,7 +37,7 @@ class Squatter:
         self._connected = threading.Event()
         self._transport = MqttTransport(parse_broker_url(f"127.0.0.1:{port}"), "squatter", self._take)
         self._transport.connect()
-        assert self._connected.wait(20)
+        assert self._connected.wait(60)
 
     def _take(self, incoming: Incoming) -> None:
         if isinstance(incoming, Connected):
@@ -45,7 +46,7 @@ class Squatter:
     def claim(self, clients: list[int], *, online: bool = True) -> None:
         here = AgentPresence(agent="squatter", online=online, boot=1, clients=clients)
         self._transport.publish(TOPICS.presence("squatter"), here.encode(), retain=True)
-        assert self._transport.drain(20)
+        assert self._transport.drain(60)
 
     def close(self) -> None:
         self._transport.close()
@@ -62,7 +63,7 @@ def has_session(port: int, client_id: str) -> bool:
     found: queue.SimpleQueue[Incoming] = queue.SimpleQueue()
     with closing(MqttTransport(parse_broker_url(f"127.0.0.1:{port}"), client_id, found.put, session_expiry=0)) as probe:
         probe.connect()
-        answer = found.get(timeout=20)
+        answer = found.get(timeout=60)
     assert isinstance(answer, Connected)
     return answer.session_present
 
@@ -113,7 +114,7 @@ def test_a_reply_counts_once_another_agent_gives_up_its_claim(port: int, tmp_pat
         with agent(port, tmp_path, "board", (0, 1)):
             wait_for(lambda: lab.refusals and lab.status.current.replies)
             squatter.claim([])
-            work.join(30)
+            work.join(60)
             assert lab.status.current.phase == "finished"
     assert lab.refusals[-1] == "agent board does not host client 0"
 
@@ -127,15 +128,16 @@ def test_boards_that_swap_their_clients_finish_the_run(port: int, tmp_path: Path
         with agent(port, tmp_path, "one", (1,)), agent(port, tmp_path, "two", (0,)):
             wait_for(lambda: lab.refusals)
             squatter.claim([], online=False)
-            work.join(30)
+            work.join(60)
             assert lab.status.current.phase == "finished"
 
 
 @pytest.mark.parametrize("name", ["aaa", "zzz"])
 def test_a_second_coordinator_leaves_each_time_it_starts_and_harms_nothing(
-    port: int, tmp_path: Path, lab: Lab, name: str
+    port: int, tmp_path: Path, lab: Lab, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its run sorts before or after the first one's. It publishes nothing that an agent would follow."""
+    monkeypatch.setattr(rivals, "ANSWER_SECONDS", 60.0)  # the first one may be slow to answer
     second = Lab(port, tmp_path, name)
     with peer(port, "witness") as witness, running(lab.execute) as work:
         witness.subscribe(TOPICS.coordinator)
@@ -147,7 +149,7 @@ def test_a_second_coordinator_leaves_each_time_it_starts_and_harms_nothing(
                 second.execute(lambda: False)
             assert not has_session(port, f"coordinator-{name}")
         with agent(port, tmp_path, "board", (0, 1)):
-            work.join(30)
+            work.join(60)
             assert lab.status.current.phase == "finished"
         witness.wait(lambda: any(b"all rounds are done" in found for found in witness.payloads))
     foreign = [

@@ -22,10 +22,11 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.support.round_gate import RoundGate
 from tests.support.runs import FEDQUILT, finished_rounds
 from tests.support.warm import ForkedProgram
 
-ROUNDS = 90
+ROUNDS = 20
 PATIENCE = 60.0
 EXPERIMENT = f"""
 name: interrupted
@@ -51,10 +52,10 @@ def pids(folder: Path) -> dict[str, Any]:
     return found
 
 
-def await_progress(folder: Path) -> None:
-    """Wait until the run has finished two more rounds than now."""
-    before = finished_rounds(folder)
-    wait_for(lambda: finished_rounds(folder) >= before + 2, "progress")
+def await_progress(gate: RoundGate) -> None:
+    """Let the run finish two more rounds than now, and hold it in the next one."""
+    folder = gate.path.parent
+    gate.finish_round(folder, finished_rounds(folder) + 2)
 
 
 def family(pid: int) -> set[psutil.Process]:
@@ -76,17 +77,24 @@ def running(processes: set[psutil.Process]) -> list[psutil.Process]:
 class Interrupted:
     """A simulation of the folder's experiment, all of whose processes must end.
 
-    ``at_once`` says that some get SIGKILL, and may leave a file that they have begun.
+    ``at_once`` says that some get SIGKILL, and may leave a file that they have begun; ``enter`` is called first.
     """
 
-    def __init__(self, folder: Path, *, at_once: bool = False, **streams: Any) -> None:
-        self.folder = folder
+    def __init__(
+        self, gate: RoundGate, *, at_once: bool = False, enter: Callable[[], object] | None = None, **streams: Any
+    ) -> None:
+        def begin() -> None:
+            gate.install()
+            if enter is not None:
+                enter()
+
+        self.gate, self.folder = gate, gate.path.parent
         self.at_once = at_once
-        self.process = ForkedProgram(COMMAND, cwd=folder, text=True, **streams)
+        self.process = ForkedProgram(COMMAND, cwd=self.folder, text=True, preexec_fn=begin, **streams)
 
     def __enter__(self) -> Interrupted:
         try:
-            await_progress(self.folder)
+            await_progress(self.gate)
             self.family = family(self.process.pid)
             assert len(self.family) >= 5  # simulate, broker, coordinator, two agents; and the agents' workers
         except BaseException:
@@ -129,7 +137,7 @@ class Terminal:
             os.setsid()
             os.close(os.open(os.ttyname(0), os.O_RDWR))  # the first terminal that it opens becomes its own
 
-        return {"stdin": self._theirs, "stdout": self._theirs, "stderr": self._theirs, "preexec_fn": enter}
+        return {"stdin": self._theirs, "stdout": self._theirs, "stderr": self._theirs, "enter": enter}
 
     def press_ctrl_c(self) -> None:
         os.write(self._ours, b"\x03")
@@ -148,10 +156,11 @@ class Terminal:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def gate(tmp_path_factory: pytest.TempPathFactory) -> RoundGate:
+    """Holds the run, whose folder it is in."""
     made = tmp_path_factory.mktemp("interrupted")
     (made / "experiment.yaml").write_text(EXPERIMENT)
-    return made
+    return RoundGate(made / "gate")
 
 
 @pytest.fixture(scope="module")
@@ -168,16 +177,16 @@ def fingerprint(folder: Path) -> str:
     return hashlib.sha256((folder / "run" / "global.safetensors").read_bytes()).hexdigest()
 
 
-def test_a_closed_terminal(folder: Path) -> None:
-    with Terminal() as terminal, Interrupted(folder, **terminal.streams) as simulation:
+def test_a_closed_terminal(gate: RoundGate) -> None:
+    with Terminal() as terminal, Interrupted(gate, **terminal.streams) as simulation:
         terminal.close()
         assert simulation.process.wait(PATIENCE) == 128 + signal.SIGHUP
 
 
-def test_ctrl_c_twice(folder: Path) -> None:
+def test_ctrl_c_twice(gate: RoundGate) -> None:
     """The first one stops all processes in order; here it waits for an agent that does not react."""
-    with Terminal() as terminal, Interrupted(folder, at_once=True, **terminal.streams) as simulation:
-        agents = [psutil.Process(pid) for pid in pids(folder)["agents"].values()]
+    with Terminal() as terminal, Interrupted(gate, at_once=True, **terminal.streams) as simulation:
+        agents = [psutil.Process(pid) for pid in pids(simulation.folder)["agents"].values()]
         agents[0].suspend()
         terminal.press_ctrl_c()
         wait_for(lambda: not running({agents[1]}), "end of the other agent")
@@ -185,38 +194,35 @@ def test_ctrl_c_twice(folder: Path) -> None:
         assert simulation.process.wait(PATIENCE) == 128 + signal.SIGINT
 
 
-def test_sigterm_under_nohup(folder: Path) -> None:
+def test_sigterm_under_nohup(gate: RoundGate) -> None:
     """A closed terminal does not end it."""
     ignore: Any = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
-    with Interrupted(folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=ignore) as simulation:
+    with Interrupted(gate, stdout=subprocess.PIPE, stderr=subprocess.PIPE, enter=ignore) as simulation:
         simulation.process.send_signal(signal.SIGHUP)
-        await_progress(folder)
+        await_progress(gate)
         simulation.process.send_signal(signal.SIGTERM)
         _, shown = simulation.process.communicate(timeout=PATIENCE)
         assert simulation.process.returncode == 128 + signal.SIGTERM
         assert "Run the same command again to resume" in shown
-        result = json.loads((folder / "run" / "result.json").read_text())
+        result = json.loads((simulation.folder / "run" / "result.json").read_text())
         assert (result["status"], result["exit_code"]) == ("stopped", 128 + signal.SIGTERM)
 
 
-def test_sigkill(folder: Path) -> None:
-    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with Interrupted(folder, at_once=True, **silent) as simulation:
+def test_sigkill(gate: RoundGate) -> None:
+    silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with Interrupted(gate, at_once=True, **silent) as simulation:
         simulation.process.kill()
 
 
-def test_it_goes_on_without_a_reader_of_its_progress_and_shows_restarts(folder: Path, undisturbed: str) -> None:
+def test_it_goes_on_without_a_reader_of_its_progress_and_shows_restarts(gate: RoundGate, undisturbed: str) -> None:
     """Meanwhile, another simulation of the folder is refused at once."""
-    simulation = Interrupted(folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    process = simulation.process
+    simulation = Interrupted(gate, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process, folder = simulation.process, simulation.folder
     assert process.stdout is not None
     assert process.stderr is not None
-    await_progress(folder)
-    agent = psutil.Process(pids(folder)["agents"]["pi-1"])
-    agent.suspend()  # so that the run does not end before the second command begins
+    await_progress(gate)
     with ForkedProgram(COMMAND, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as second:
         out, err = second.communicate(timeout=PATIENCE)
-    agent.resume()
     assert (second.returncode, out) == (6, "")
     assert f"process {process.pid} on {gethostname()} uses run: wait for it, stop it, or choose another folder" in err
     os.kill(pids(folder)["agents"]["pi-0"], signal.SIGKILL)
@@ -224,6 +230,7 @@ def test_it_goes_on_without_a_reader_of_its_progress_and_shows_restarts(folder: 
     assert any(line in shown for shown in process.stderr)
     process.stderr.close()
     os.kill(pids(folder)["coordinator"], signal.SIGKILL)
+    gate.open()
     found = json.load(process.stdout)
     process.stdout.close()
     assert process.wait(PATIENCE) == 0

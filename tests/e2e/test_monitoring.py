@@ -52,7 +52,7 @@ def prometheus(page: PageServer, tmp_path_factory: pytest.TempPathFactory) -> It
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     options = [f"--web.listen-address=127.0.0.1:{port}", f"--storage.tsdb.path={folder}/data", "--log.level=error"]
     command = ["prometheus", f"--config.file={folder}/prometheus.yml", *options]
-    with subprocess.Popen(command) as process, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+    with subprocess.Popen(command) as process, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         try:
             await_samples(client, 3)
             yield client
@@ -93,7 +93,7 @@ def test_every_query_asks_the_data_source_that_is_provisioned() -> None:
 
 
 def test_the_page_publishes_the_metrics_of_the_dashboard(page: PageServer) -> None:
-    lines = httpx.get(f"{page.url.rstrip('/')}/metrics").text.splitlines()
+    lines = httpx.get(f"{page.url.rstrip('/')}/metrics", timeout=60).text.splitlines()
     samples = [line for line in lines if line and not line.startswith("#")]
     published = {re.split(r"[{ ]", line)[0]: float(line.rpartition(" ")[2]) for line in samples}
     wanted = {name for expression in ASKED for name in re.findall(r"\bfedquilt_\w+", expression)}

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -40,6 +41,10 @@ def serving(*options: str, token: str = "") -> Iterator[tuple[subprocess.Popen[s
             process.kill()
 
 
+def get(address: str, **options: Any) -> httpx.Response:
+    return httpx.get(address, timeout=60, **options)
+
+
 def address_in(message: str) -> str:
     found = re.search(r"http://127\.0\.0\.1:\d+/", message)
     assert found, message
@@ -59,11 +64,11 @@ def test_the_page_is_served_until_ctrl_c(number: signal.Signals, folder: Path) -
     with serving(str(folder)) as (process, message):
         assert message.startswith(f"The page of 2 runs in {folder} is at http://127.0.0.1:")
         address = address_in(message)
-        assert [run["id"] for run in httpx.get(f"{address}api/v1/runs").json()] == ["first", "second"]
-        assert httpx.get(f"{address}runs/second/api/v1/snapshot").json()["algorithm"] == "fedprox"
-        assert "Scores and costs" in httpx.get(f"{address}compare?run=first&run=second").text
+        assert [run["id"] for run in get(f"{address}api/v1/runs").json()] == ["first", "second"]
+        assert get(f"{address}runs/second/api/v1/snapshot").json()["algorithm"] == "fedprox"
+        assert "Scores and costs" in get(f"{address}compare?run=first&run=second").text
         process.send_signal(number)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
 
@@ -76,7 +81,7 @@ def test_nothing_in_the_folder_changes(folder: Path) -> None:
     before = state()
     with serving(str(folder)) as (_, message):
         for path in ("", "runs/first/", "runs/first/api/v1/model", "compare?run=first&run=second"):
-            httpx.get(address_in(message) + path)
+            get(address_in(message) + path)
     assert state() == before
 
 
@@ -87,10 +92,10 @@ def test_beyond_this_machine_it_needs_a_token(folder: Path) -> None:
         assert f"set {TOKEN_VARIABLE}" in message
     with serving(str(folder), "--host", "0.0.0.0", token="x" * 16) as (_, message):  # noqa: S104
         address = address_in(message)
-        assert httpx.get(address).status_code == 401
-        assert httpx.get(address, headers={"Authorization": f"Bearer {'x' * 16}"}).status_code == 200
+        assert get(address).status_code == 401
+        assert get(address, headers={"Authorization": f"Bearer {'x' * 16}"}).status_code == 200
     with serving(str(folder), "--host", "0.0.0.0", "--public-page") as (_, message):  # noqa: S104
-        assert httpx.get(address_in(message)).status_code == 200
+        assert get(address_in(message)).status_code == 200
 
 
 def test_a_folder_that_is_missing_is_a_clear_error(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from tests.support import warm
+from tests.support.round_gate import RoundGate
 from tests.support.runs import (
     EXPERIMENTS,
     PATIENCE,
-    await_round,
     kill,
     memories,
     recording_broker,
@@ -66,13 +66,14 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
     """
     folder = tmp_path_factory.mktemp("killed")
     one = "fleet=[{kind: strong, agents: 1, clients: 20}]"
+    gate = RoundGate(folder / "gate", 16)  # each round asks 5 of the 20
     options = ("--set", "rounds=50", "--set", "training.epochs=2", "--set", "wire.chunk=1MiB", "--set", one)
     with (
         recording_broker(folder) as (broker, messages),
-        simulating(EXPERIMENTS / "digits-ditto.yaml", folder, "--broker", broker, *options) as run,
+        simulating(EXPERIMENTS / "digits-ditto.yaml", folder, "--broker", broker, *options, before=gate.install) as run,
     ):
         try:
-            await_round(folder, KILLED_AFTER)
+            gate.finish_round(folder, KILLED_AFTER)
         finally:
             run.kill()
             for who in ("coordinator", "strong-0"):
@@ -107,10 +108,12 @@ def test_a_killed_run_is_replayed_without_boards(killed: tuple[Path, bytes]) -> 
 
 
 def test_whoever_is_killed_private_memory_counts_once(calm: Path, tmp_path: Path) -> None:
-    with simulating(FEDREB, tmp_path, *SHORT) as process:
+    gate = RoundGate(tmp_path / "gate", 16)
+    with simulating(FEDREB, tmp_path, *SHORT, before=gate.install) as process:
         for number, who in ((1, "weak-0"), (2, "coordinator")):
-            await_round(tmp_path, number)
+            gate.finish_round(tmp_path, number)
             kill(tmp_path, who)
+        gate.open()
         assert process.finish(PATIENCE).returncode == 0
     runs = [folder / "run" for folder in (calm, tmp_path)]
     assert len({(run / "global.safetensors").read_bytes() for run in runs}) == 1

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.test_simulate import fedquilt, fingerprint, finish, pids, result, run, wait_for
+from tests.e2e.test_simulate import fedquilt, fingerprint, finish, pids, result, run
 from tests.support.accounting import few_orders
 from tests.support.packages import needs
-from tests.support.runs import finished_rounds, workers_of
+from tests.support.round_gate import RoundGate
+from tests.support.runs import workers_of
 
 from fedquilt_common.privacy.ledger import SUFFIX, read_ledger
 
@@ -56,11 +57,13 @@ def test_kills_change_neither_bits_nor_ledgers(tmp_path: Path) -> None:
     command = "simulate", "private.yaml", "--out", "run"
     calm = run(*command, where=folders[0])
     assert calm.code == 0, calm.err
-    with fedquilt(*command, where=folders[1]) as process:
+    gate = RoundGate(folders[1] / "gate")
+    with fedquilt(*command, where=folders[1], gate=gate) as process:
         for number, who in enumerate(("strong-0", "coordinator", "strong-1")):
-            wait_for(lambda number=number: finished_rounds(folders[1]) > number, "round")  # type: ignore[misc]
+            gate.finish_round(folders[1], number + 1)
             victim = pids(folders[1])[who]
             os.kill((workers_of(victim) or [victim])[-1] if number == 0 else victim, signal.SIGKILL)
+        gate.open()
         done = finish(process)
     assert done.code == 0, done.err
     assert fingerprint(folders[1]) == fingerprint(folders[0])

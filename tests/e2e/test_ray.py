@@ -126,11 +126,13 @@ def await_page(where: Path, process: subprocess.Popen[str], is_true: Callable[[d
     while time.monotonic() < end and process.poll() is None:
         with contextlib.suppress(OSError, httpx.HTTPError, ValueError):
             url = json.loads((where / "run" / "page.json").read_text())["url"]
-            status = httpx.get(f"{url}api/status", timeout=5).json()
+            status = httpx.get(f"{url}api/status", timeout=60).json()
             if is_true(status):
                 return status
         time.sleep(0.2)
-    raise AssertionError(process.communicate(timeout=5)[0] if process.poll() is not None else "the page shows it never")
+    raise AssertionError(
+        process.communicate(timeout=60)[0] if process.poll() is not None else "the page shows it never"
+    )
 
 
 def placements(where: Path) -> dict[str, Placement]:
@@ -215,12 +217,12 @@ def check_broker(where: Path, host: str) -> None:
     listening = [c.laddr for c in psutil.Process(pids["broker"]).net_connections() if c.status == psutil.CONN_LISTEN]
     assert [address.ip for address in listening] == [host]
     port = listening[0].port
-    with socket.create_connection((host, port), timeout=5) as bare, contextlib.suppress(ConnectionError):
+    with socket.create_connection((host, port), timeout=60) as bare, contextlib.suppress(ConnectionError):
         bare.sendall(CONNECT)
         assert bare.recv(4)[:1] != CONNACK, "the broker answers without TLS"
     trusted = ssl.create_default_context(cadata=json.loads((where / "run" / "ray.json").read_text())["ca"])
     with (
-        socket.create_connection((host, port), timeout=5) as bare,
+        socket.create_connection((host, port), timeout=60) as bare,
         trusted.wrap_socket(bare, server_hostname=host) as secure,
     ):
         secure.sendall(CONNECT)

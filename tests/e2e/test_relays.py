@@ -8,9 +8,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.e2e.test_simulate import Done, fedquilt, fingerprint, finish, pids, result, run, wait_for
-from tests.support.runs import finished_rounds, journal_events
-from tests.support.warm import ForkedProgram
+from tests.e2e.test_simulate import Done, fedquilt, fingerprint, finish, pids, result, run
+from tests.support.round_gate import RoundGate
+from tests.support.runs import journal_events
 
 EXPERIMENT = """
 name: digits-relays
@@ -54,10 +54,12 @@ def test_relays_and_their_deaths_change_no_bit(tmp_path: Path) -> None:
     simulate(some, sites=False, boards=True)
     simulate(every, sites=True, boards=True)
     prepare(killed, sites=True, boards=True)
-    with fedquilt("simulate", "relays.yaml", "--out", "run", where=killed, start=ForkedProgram) as process:
+    gate = RoundGate(killed / "gate", 3)
+    with fedquilt("simulate", "relays.yaml", "--out", "run", where=killed, gate=gate) as process:
         for number, who in enumerate(("site-0", "coordinator", "site-1")):
-            wait_for(lambda number=number: finished_rounds(killed) > number, "round")  # type: ignore[misc]
+            gate.finish_round(killed, number + 1)
             os.kill(psutil.Process(pids(killed)[who]).pid, signal.SIGKILL)
+        gate.open()
         done = finish(process)
     assert done.code == 0, done.err
     assert fingerprint(none) == fingerprint(some) == fingerprint(every) == fingerprint(killed)

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 from tests.e2e.test_simulate import fedquilt, fingerprint, finish, pids, result, run, wait_for
+from tests.support.round_gate import RoundGate
 from tests.support.runs import finished_rounds
 
 pytest.importorskip("Crypto", reason="needs the extra secure")
@@ -45,10 +46,12 @@ def test_kills_change_no_bit_and_masks_no_more_than_the_rounding(tmp_path: Path)
     simulate(calm)
     killed.mkdir()
     (killed / "secure.yaml").write_text((calm / "secure.yaml").read_text())
-    with fedquilt("simulate", "secure.yaml", "--out", "run", where=killed) as process:
+    gate = RoundGate(killed / "gate")
+    with fedquilt("simulate", "secure.yaml", "--out", "run", where=killed, gate=gate) as process:
         for number, who in enumerate(("coordinator", "board-1")):
-            wait_for(lambda number=number: finished_rounds(killed) > number, "round")  # type: ignore[misc]
+            gate.finish_round(killed, number + 1)
             os.kill(psutil.Process(pids(killed)[who]).pid, signal.SIGKILL)
+        gate.open()
         done = finish(process)
     assert done.code == 0, done.err
     assert fingerprint(killed) == fingerprint(calm)
@@ -73,12 +76,15 @@ def test_rounds_go_on_when_a_board_falls_silent(tmp_path: Path) -> None:
     folder = tmp_path / "silent"
     folder.mkdir()
     (folder / "secure.yaml").write_text(EXPERIMENT.format(rounds=4, algorithm="fedavg", deadline=4, secure="true"))
-    with fedquilt("simulate", "secure.yaml", "--out", "run", where=folder) as process:
-        wait_for(lambda: finished_rounds(folder) > 0, "round")
+    gate = RoundGate(folder / "gate", 3)  # too few others for the quorum
+    with fedquilt("simulate", "secure.yaml", "--out", "run", where=folder, gate=gate) as process:
+        gate.finish_round(folder, 1)
         board = psutil.Process(pids(folder)["board-2"])
         board.suspend()
+        gate.open_until(3)
         wait_for(lambda: finished_rounds(folder) > 2, "rounds without the board")
         board.resume()
+        gate.open()
         done = finish(process)
     assert done.code == 0, done.err
     rounds = result(folder)["rounds"]

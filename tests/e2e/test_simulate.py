@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.support import warm
+from tests.support.round_gate import RoundGate
 from tests.support.runs import finished_rounds, workers_of
 from tests.support.warm import ForkedProgram
 
@@ -48,11 +49,12 @@ class Done:
 
 @contextlib.contextmanager
 def fedquilt(
-    *arguments: str, where: Path, start: type[subprocess.Popen[str]] = ForkedProgram
+    *arguments: str, where: Path, start: type[subprocess.Popen[str]] = ForkedProgram, gate: RoundGate | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run the command in the folder ``where``; all its processes are stopped afterwards."""
+    """Run the command in the folder ``where``; all its processes are stopped afterwards. A gate needs a forked one."""
     command = [sys.executable, "-m", "fedquilt_common.cli", *arguments]
-    with start(command, cwd=where, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with start(command, cwd=where, preexec_fn=gate.install if gate else None, **streams) as process:
         try:
             yield process
         finally:
@@ -168,15 +170,17 @@ def test_a_finished_folder_is_refused(undisturbed: tuple[Path, Done]) -> None:
 
 def test_kills_change_no_bit(undisturbed: tuple[Path, Done], tmp_path: Path) -> None:
     """Kill coordinator, agent and broker one after another, each in the middle of a round."""
-    with fedquilt(*simulate("digits-fedavg"), where=tmp_path) as process:
+    gate = RoundGate(tmp_path / "gate")
+    with fedquilt(*simulate("digits-fedavg"), where=tmp_path, gate=gate) as process:
         for number, who in enumerate(("coordinator", "strong-0", "broker")):
-            wait_for(lambda number=number: finished_rounds(tmp_path) >= 2 * number + 1, "round")  # type: ignore[misc]
+            gate.finish_round(tmp_path, 2 * number + 1)
             before = pids(tmp_path)
             os.kill(before[who], signal.SIGKILL)
             wait_for(lambda who=who, before=before: pids(tmp_path)[who] != before[who], "successor")  # type: ignore[misc]
             after = pids(tmp_path)
             assert {name for name in before if before[name] != after[name]} == {who}
         assert finished_rounds(tmp_path) < ROUNDS
+        gate.open()
         done = finish(process)
     assert done.code == 0, done.err
     assert [row["clients"] for row in result(tmp_path)["rounds"]] == [8] * ROUNDS
@@ -186,9 +190,10 @@ def test_kills_change_no_bit(undisturbed: tuple[Path, Done], tmp_path: Path) -> 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: processes are forked there only")
 def test_killed_fork_servers_change_no_bit(undisturbed: tuple[Path, Done], tmp_path: Path) -> None:
     """The training processes end with their server, and the agents with theirs; all are started again."""
-    with fedquilt(*simulate("digits-fedavg"), where=tmp_path) as process:
+    gate = RoundGate(tmp_path / "gate")
+    with fedquilt(*simulate("digits-fedavg"), where=tmp_path, gate=gate) as process:
         for number, who in enumerate(("fork-workers", "fork-agents")):
-            wait_for(lambda number=number: finished_rounds(tmp_path) >= 2 * number + 1, "round")  # type: ignore[misc]
+            gate.finish_round(tmp_path, 2 * number + 1)
             before = fork_servers(tmp_path)
             agent = pids(tmp_path)["strong-0"]
             assert psutil.Process(agent).ppid() == before["fork-agents"]
@@ -196,6 +201,7 @@ def test_killed_fork_servers_change_no_bit(undisturbed: tuple[Path, Done], tmp_p
             os.kill(before[who], signal.SIGKILL)
             wait_for(lambda who=who, before=before: fork_servers(tmp_path)[who] != before[who], "successor")  # type: ignore[misc]
         assert finished_rounds(tmp_path) < ROUNDS
+        gate.open()
         done = finish(process)
     assert done.code == 0, done.err
     assert fingerprint(tmp_path) == fingerprint(undisturbed[0])

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.round_gate import RoundGate
 from tests.support.runs import (
     EXPERIMENTS,
     FEDQUILT,
     PATIENCE,
-    await_round,
     kill,
     memories,
     recording_broker,
@@ -96,10 +96,12 @@ def test_neither_lost_packets_nor_kills_change_a_bit(calm: Recorded, tmp_path: P
     link = "{rate: 2000, latency: 0.1, loss: 0.2, mtu: 700}"
     lossy = ["--set", "wire.chunk=500", "--set", "speedup=400", "--set", "participation.deadline=86400"]
     lossy += [word for line in (0, 1) for word in ("--set", f"fleet.{line}.link={link}")]
-    with simulating(EXPERIMENT, tmp_path, *SHORT, *lossy) as process:
-        await_round(tmp_path, 1)
+    gate = RoundGate(tmp_path / "gate")
+    with simulating(EXPERIMENT, tmp_path, *SHORT, *lossy, before=gate.install) as process:
+        gate.finish_round(tmp_path, 1)
         for who in ("weak-0", "coordinator"):
             kill(tmp_path, who)
+        gate.open()
         assert process.finish(PATIENCE).returncode == 0
     assert outcome(tmp_path) == outcome(calm[0])
     rows = json.loads((tmp_path / "run" / "result.json").read_text())["rounds"]

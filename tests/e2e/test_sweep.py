@@ -12,7 +12,8 @@ from typing import Any
 import psutil
 import pytest
 from tests.support import warm
-from tests.support.runs import EXPERIMENTS, HURRY, PATIENCE, await_round, recording_broker
+from tests.support.round_gate import RoundGate
+from tests.support.runs import EXPERIMENTS, HURRY, PATIENCE, recording_broker
 
 import fedquilt as fq
 from fedquilt_common import cli
@@ -39,8 +40,8 @@ algorithm: {name: echo}
 """No process needs torch for it."""
 
 
-def sweeping(folder: Path, *words: str) -> AbstractContextManager[warm.WarmCommand]:
-    return warm.running("sweep", *words, where=folder)
+def sweeping(folder: Path, gate: RoundGate, *words: str) -> AbstractContextManager[warm.WarmCommand]:
+    return warm.running("sweep", *words, where=folder, before=gate.install)
 
 
 def sweep(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -83,9 +84,10 @@ def test_an_interrupted_sweep_resumes_and_skips_what_is_finished(tmp_path: Path)
     words = ("idle.yaml", "--vary", "seed=1,2", "--out", "all", "--jobs", "1")
     first = tmp_path / "all" / "seed=1"
     first.mkdir(parents=True)
-    (first / "run").symlink_to(first)  # where await_round looks for the journal
-    with sweeping(tmp_path, *words) as process:
-        await_round(first, 2)
+    (first / "run").symlink_to(first)  # where the gate looks for the journal
+    gate = RoundGate(tmp_path / "gate")
+    with sweeping(tmp_path, gate, *words) as process:
+        gate.finish_round(first, 2)
         family = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
         stopped = process.finish(PATIENCE)

@@ -35,15 +35,15 @@ def test_bare_connections_receive_what_the_broker_retains_and_publishes(tmp_path
 async def use_boards(folder: Path) -> None:
     port = free_port()
     with child(broker_command(folder, port)) as broker:
-        wait_listening("127.0.0.1", port, 10)
+        wait_listening("127.0.0.1", port, 60)
         crowd = await connect_all(psutil.Process(broker.pid), port, BOARDS)
         await check_model(crowd)
         reader = await open_board(port, connect("reader", TOPICS.coordinator, b""))
         presences = reader.expect(PUBLISH, BOARDS)
         reader.send(subscribe([TOPICS.presence("+")]))
-        await asyncio.wait_for(presences, 10)
+        await asyncio.wait_for(presences, 60)
         assert reader.answers[SUBACK] == 1
-        await asyncio.wait_for(reader.ask(packet(PINGREQ, b""), PINGRESP), 10)
+        await asyncio.wait_for(reader.ask(packet(PINGREQ, b""), PINGRESP), 60)
         for board in (reader, *crowd.boards):
             board.close()
 
@@ -51,6 +51,6 @@ async def use_boards(folder: Path) -> None:
 async def check_model(crowd: Crowd) -> None:
     """A model of two chunks reaches every board twice."""
     before = [board.received for board in crowd.boards]
-    await asyncio.wait_for(crowd.receive(300_000, 2), 20)
+    await asyncio.wait_for(crowd.receive(300_000, 2), 60)
     gained = [board.received - old for board, old in zip(crowd.boards, before, strict=True)]
     assert all(600_000 < more < 601_000 for more in gained), gained

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fedquilt_common.wire.round_messages import RoundMessage
     from fedquilt_server.coordinator.coordinator import Coordinator
 
-LIMIT = 30.0
+LIMIT = 60.0
 """Seconds after which a run counts as hung."""
 Damage = Callable[[Path], object]
 MakeStage = Callable[..., "Stage"]

@@ -45,7 +45,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 def run(stage: Stage, turn: Callable[[], bool]) -> RunFolderError | None:
     """Start the coordinator, as the command line does; returns the error with which it ends."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
 
     def limited() -> bool:
         assert time.monotonic() < end, "the run hangs"

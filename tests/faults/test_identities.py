@@ -16,6 +16,7 @@ from tests.support.runs import FEDQUILT, journal_events
 from tests.support.warm import ForkedProgram
 
 from fedquilt_common.experiment.experiment import dump_experiment
+from fedquilt_common.files.durable import write_atomically
 from fedquilt_common.wire.broker_url import parse_broker_url
 from fedquilt_common.wire.client_id import SUFFIX_FILE, agent_client_id, coordinator_client_id
 from fedquilt_common.wire.messages import AgentPresence, CoordinatorPresence
@@ -90,7 +91,7 @@ def has_session(port: int, client_id: str) -> bool:
     return found[0].session_present
 
 
-def await_(done: Callable[[], Any], seconds: float = 30) -> None:
+def await_(done: Callable[[], Any], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < end, f"still waiting after {seconds} seconds"
@@ -125,7 +126,7 @@ def test_a_board_that_left_its_presence_behind_keeps_no_client(port: int, tmp_pa
     """It claimed the client first, and disconnected without a will, so the broker retains that it is online."""
     with peer(port, "stale") as stale:
         here = AgentPresence(agent="a-stale-board", online=True, boot=1, clients=[0]).encode()
-        stale.client.publish(TOPICS.presence("a-stale-board"), here, qos=1, retain=True).wait_for_publish(20)
+        stale.client.publish(TOPICS.presence("a-stale-board"), here, qos=1, retain=True).wait_for_publish(60)
     with coordinator(port, tmp_path) as server, agent(port, tmp_path, 0):
         assert server.wait(60) == 0
     assert [event["agent"] for event in journal_events(tmp_path / "run", "Replied")] == ["board"]
@@ -137,7 +138,7 @@ def test_a_board_hosts_only_what_the_inventory_assigns_to_it(port: int, tmp_path
     inventory.write_text("all: {children: {agents: {hosts: {other: {fedquilt_clients: 0}}}}}")
     with coordinator(port, tmp_path, "--inventory", str(inventory)) as server, agent(port, tmp_path, 0):
         await_(lambda: rejections(tmp_path))
-        inventory.write_text(inventory.read_text().replace("other", "board"))
+        write_atomically(inventory, inventory.read_text().replace("other", "board"))
         assert server.wait(60) == 0
     assert f"The inventory {inventory} assigns 1 clients to 1 boards" in log.read_text()
     assert rejections(tmp_path) == ["the inventory assigns clients [0] to other"]
@@ -151,7 +152,7 @@ def rejections(folder: Path) -> list[str]:
 def test_a_finished_run_leaves_no_session_and_shows_no_secret(port: int, tmp_path: Path) -> None:
     with coordinator(port, tmp_path) as server, agent(port, tmp_path, 0) as board:
         assert server.wait(60) == 0
-        assert board.wait(30) == 0
+        assert board.wait(60) == 0
     ids = client_ids(tmp_path)
     assert [has_session(port, name) for name in ids] == [False, False]
     shown = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != SUFFIX_FILE]
@@ -168,5 +169,5 @@ def test_an_interrupted_run_keeps_its_sessions(port: int, watcher: Peer, tmp_pat
         watcher.wait(lambda: states(watcher, TOPICS.presence("board")) and states(watcher, TOPICS.coordinator))
         for who in (server, board):
             who.send_signal(signal.SIGTERM)
-            assert who.wait(30) == 128 + signal.SIGTERM
+            assert who.wait(60) == 128 + signal.SIGTERM
     assert [has_session(port, name) for name in client_ids(tmp_path)] == [True, True]

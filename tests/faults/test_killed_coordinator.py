@@ -35,7 +35,7 @@ HOST = "127.0.0.1"
 def port(tmp_path: Path) -> Iterator[int]:
     number = free_port()
     with ended(subprocess.Popen(broker_command(tmp_path / "broker", number))):
-        wait_listening(HOST, number, 10)
+        wait_listening(HOST, number, 60)
         yield number
 
 
@@ -77,7 +77,7 @@ def connect(player: Player, port: int, clients: tuple[int, ...]) -> None:
     player.appear(clients)
 
 
-def wait(done: Callable[[], object], seconds: float = 30) -> None:
+def wait(done: Callable[[], object], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < end, f"still waiting after {seconds} seconds"

@@ -11,6 +11,7 @@ from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.wire.messages import AgentPresence, ReceiptMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_server.round.states import RunState
+from fedquilt_server.runs import clock
 
 pytestmark = pytest.mark.quick
 
@@ -31,13 +32,15 @@ def leave(player: Player) -> None:
     player.transport.publish(TOPICS.presence(player.name), farewell.encode(), retain=True)
 
 
-def test_a_late_reply_is_late_also_while_the_run_waits(stage: Stage) -> None:
+def test_a_late_reply_is_late_also_while_the_run_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The quorum closes round 1, too few clients are left for round 2, and then the missing reply arrives."""
-    with_quorum(stage, quorum=2, deadline=0.5)
+    with_quorum(stage, quorum=2, deadline=1e6)
+    now, passed = clock.now, [0.0]
+    monkeypatch.setattr(clock, "now", lambda: now() + passed[0])
     present, missing = stage.players["pi"], stage.players["jetson"]
     stage.arrive()
     coordinator = stage.coordinator()
-    steps = iter(("reply", "late", "stop"))
+    steps = iter(("reply", "deadline", "late", "stop"))
     step = next(steps)
 
     def turn() -> bool:
@@ -50,6 +53,9 @@ def test_a_late_reply_is_late_also_while_the_run_waits(stage: Stage) -> None:
                 present.send(present.pack(client))
             missing.sent["late"] = missing.pack(2)
             leave(present)
+            step = next(steps)
+        elif step == "deadline" and "pi" not in coordinator.machine.agents:
+            passed[0] = 1e6
             step = next(steps)
         elif step == "late" and coordinator.machine.run_state is RunState.WAITING:
             missing.send(missing.sent["late"])

@@ -83,15 +83,18 @@ def test_a_late_broker_is_waited_for_and_a_password_may_be_wrong_for_a_while(
     def count(words: str) -> list[int]:
         return [log.read_text().count(words) for log in logs.values()]
 
+    def message() -> str:
+        shown: str = httpx.get(f"http://127.0.0.1:{port}/api/status", timeout=PATIENCE).json()["message"]
+        return shown
+
     with running(tmp_path, {"run": run, "pi": agent}) as processes:
         wait(lambda: count("no MQTT broker answers at") == [1, 1], "both wait for the broker")
         broker.start("right")
         await_more_rounds(tmp_path)
         broker.start("other")
         wait(lambda: count(REFUSED) == [1, 1], "both report the refusal")
-        message = httpx.get(f"http://127.0.0.1:{port}/api/status").json()["message"]
-        assert REFUSED in message
-        assert f"Correct the user {USER!r} in the broker's address, or the password" in message
+        wait(lambda: REFUSED in message(), "the page shows the refusal")  # it is logged first
+        assert f"Correct the user {USER!r} in the broker's address, or the password" in message()
         time.sleep(3)  # several attempts
         assert count(REFUSED) == [1, 1]
         broker.start("right")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.test_sites import TOPICS, agent, events, finished_rounds, user, wait
+from tests.faults.test_sites import TOPICS, agent, events, finished_rounds, texts, user, wait
 from tests.support.peers import DELIVERED, NOT_AUTHORIZED, peer
 from tests.support.runs import FEDQUILT, PATIENCE, journal_events
 from tests.support.sites import BrokerTree, broker_tree
@@ -82,11 +82,6 @@ class Run:
         replies = journal_events(self.folder / "run", "Replied")
         return {(event["round"], event["carrier"], event["relay"]) for event in replies}
 
-    def texts(self) -> list[str]:
-        """Return the texts of the run's events."""
-        path = self.folder / "run" / "events.jsonl"
-        return [event["text"] for event in events(self.folder)] if path.exists() else []
-
 
 @contextlib.contextmanager
 def running(tree: BrokerTree, folder: Path, boards_add_up: tuple[str, ...] = ()) -> Iterator[Run]:
@@ -141,7 +136,7 @@ def test_a_relay_that_stops_and_is_killed_goes_on_from_its_disk(tmp_path: Path, 
         wait(lambda: len(replies_of(state)) == 4)
         run.processes[RELAY].terminate()
         assert run.processes[RELAY].wait(PATIENCE) == 128 + signal.SIGTERM
-        wait(lambda: "The relay of site hall is offline: the replies of its boards wait there" in run.texts())
+        wait(lambda: "The relay of site hall is offline: the replies of its boards wait there" in texts(tmp_path))
         run.processes["d"].send_signal(signal.SIGCONT)
         wait(lambda: replies_of(tmp_path / "d"))
         run.processes["coordinator"].send_signal(signal.SIGSTOP)
@@ -152,7 +147,7 @@ def test_a_relay_that_stops_and_is_killed_goes_on_from_its_disk(tmp_path: Path, 
         run.processes["coordinator"].send_signal(signal.SIGCONT)
         assert run.finish() == undisturbed
     assert run.senders() == ONE_SUM_A_ROUND
-    assert "The relay of site hall is connected again" in run.texts()
+    assert "The relay of site hall is connected again" in texts(tmp_path)
 
 
 def test_a_cut_line_and_a_killed_coordinator_change_no_bit(tmp_path: Path, undisturbed: str) -> None:
@@ -185,7 +180,7 @@ def test_a_board_that_floods_its_site_delays_nobody_else(tmp_path: Path, undistu
         wait(lambda: len(replies_of(tmp_path / RELAY)) == 2)
         for number in range(3000):
             noisy.client.publish(TOPICS.telemetry("noisy"), f"flood {number}".encode(), qos=1)
-        wait(lambda: (RELAY, "notice") in {(event.get("board"), event["kind"]) for event in events(tmp_path)})
+        wait(lambda: (RELAY, "notice") in {(event.board, event.kind) for event in events(tmp_path)})
         run.processes["d"].send_signal(signal.SIGCONT)
         assert run.finish() == undisturbed
     assert run.senders() == ONE_SUM_A_ROUND

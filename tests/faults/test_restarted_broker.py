@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file
 from tests.support.peers import federation_broker
-from tests.support.runs import FEDQUILT, PATIENCE
+from tests.support.round_gate import RoundGate
+from tests.support.runs import FEDQUILT, PATIENCE, finished_rounds
 from tests.support.warm import ForkedProgram
 
 from fedquilt_common.experiment.experiment import dump_experiment
@@ -25,7 +25,7 @@ ROUNDS = 12
 
 
 @contextlib.contextmanager
-def running_processes(federation: Federation, folder: Path) -> Iterator[list[ForkedProgram]]:
+def running_processes(federation: Federation, folder: Path, gate: RoundGate) -> Iterator[list[ForkedProgram]]:
     """Run a coordinator and two agents, with an experiment without training; pytest shows what they print."""
     experiment = folder / "experiment.yaml"
     experiment.write_text(dump_experiment(bench_experiment(2, 2, 0.5, ROUNDS)))
@@ -44,7 +44,7 @@ def running_processes(federation: Federation, folder: Path) -> Iterator[list[For
     with contextlib.ExitStack() as stack:
         processes = []
         for words in (run, *([*agent, "--once"] for agent in agents)):
-            processes.append(ForkedProgram([*FEDQUILT, *words]))
+            processes.append(ForkedProgram([*FEDQUILT, *words], preexec_fn=gate.install))
             stack.callback(processes[-1].wait)
             stack.callback(processes[-1].kill)
         yield processes
@@ -56,28 +56,22 @@ def read_rounds(folder: Path) -> list[Any]:
     return rounds
 
 
-def wait(done: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def test_a_run_survives_the_restarts_for_a_revoked_and_a_new_board(tmp_path: Path) -> None:
     federation = make_federation(tmp_path / "f", "lab", ["localhost"], free_port())
     for name in ("a", "b", "spare"):
         federation.provision(name, "pi4")
+    gate = RoundGate(tmp_path / "gate")
     with (
         federation_broker(federation.folder, federation.record.port),
-        running_processes(federation, tmp_path) as processes,
+        running_processes(federation, tmp_path, gate) as processes,
     ):
-        wait(lambda: read_rounds(tmp_path))
+        gate.finish_round(tmp_path, 1)
         assert "was restarted" in federation.revoke("spare")
-        before = len(read_rounds(tmp_path))
-        wait(lambda: len(read_rounds(tmp_path)) > before)
+        gate.finish_round(tmp_path, 2)
         federation.provision("fresh", "pi4")
         assert "was restarted" in federation.reload()
-        assert len(read_rounds(tmp_path)) < ROUNDS
+        assert finished_rounds(tmp_path) == 2
+        gate.open()
         assert [process.wait(PATIENCE) for process in processes] == [0, 0, 0]
     assert [(row["clients"], row["rejected"]) for row in read_rounds(tmp_path)] == [(2, 0)] * ROUNDS
     for values in load_file(tmp_path / "run" / "global.safetensors").values():

@@ -51,7 +51,7 @@ def coordinator(made: Federation, folder: Path) -> contextlib.AbstractContextMan
     return command("coordinator", str(experiment), *options)
 
 
-def await_(done: Callable[[], Any], seconds: float = 30) -> None:
+def await_(done: Callable[[], Any], seconds: float = 60) -> None:
     """Wait for less time than the silence after which every agent is gone."""
     end = time.monotonic() + seconds
     while not done():

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.support.line import line
 from tests.support.peers import DELIVERED, NOT_AUTHORIZED, peer
+from tests.support.round_gate import RoundGate
 from tests.support.runs import FEDQUILT, PATIENCE
 from tests.support.sites import BrokerTree, broker_tree
 from tests.support.warm import ForkedProgram
@@ -24,8 +25,10 @@ from fedquilt_common.wire.broker_url import parse_broker_url
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Connected, Incoming, Will
+from fedquilt_server.history.log_files import read_events
 from fedquilt_server.provisioning.cli import coordinator_options
 from fedquilt_server.provisioning.federation import make_federation
+from fedquilt_server.status.run_event import RunEvent
 from fedquilt_server.tools.bench import bench_experiment
 
 TOPICS = Topics("lab")
@@ -34,7 +37,9 @@ ROUNDS = 8
 
 
 @contextlib.contextmanager
-def run_with(tree: BrokerTree, folder: Path, rounds: int = ROUNDS) -> Iterator[ForkedProgram]:
+def run_with(
+    tree: BrokerTree, folder: Path, rounds: int = ROUNDS, gate: RoundGate | None = None
+) -> Iterator[ForkedProgram]:
     """Run a coordinator at the central broker, and all agents; yields the coordinator."""
     experiment = folder / "experiment.yaml"
     experiment.write_text(dump_experiment(bench_experiment(3, 3, 0.5, rounds)))
@@ -42,7 +47,7 @@ def run_with(tree: BrokerTree, folder: Path, rounds: int = ROUNDS) -> Iterator[F
     with contextlib.ExitStack() as stack:
         programs = []
         for words in (["coordinator", str(experiment), *options], *(agent(tree, folder, name) for name in BOARDS)):
-            programs.append(ForkedProgram([*FEDQUILT, *words]))
+            programs.append(ForkedProgram([*FEDQUILT, *words], preexec_fn=gate.install if gate else None))
             stack.callback(programs[-1].wait)
             stack.callback(programs[-1].kill)
         yield programs[0]
@@ -66,8 +71,14 @@ def wait(done: Callable[[], object], seconds: float = PATIENCE) -> None:
         time.sleep(0.02)
 
 
-def events(folder: Path) -> list[Any]:
-    return [json.loads(row) for row in (folder / "run" / "events.jsonl").read_text().splitlines()]
+def events(folder: Path) -> list[RunEvent]:
+    """Return the events so far; none while there is no file."""
+    return read_events(folder / "run" / "events.jsonl")
+
+
+def texts(folder: Path) -> list[str]:
+    """Return the texts of the run's events so far."""
+    return [event.text for event in events(folder)]
 
 
 def user(tree: BrokerTree, name: str) -> Path:
@@ -95,24 +106,24 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_run_through_two_sites_ends_with_the_same_bits_despite_cuts_and_a_killed_broker(
     tmp_path: Path, undisturbed: str
 ) -> None:
+    gate = RoundGate(tmp_path / "gate")
     with (
         broker_tree(tmp_path / "f", {"": ["a"], "hall": ["b"], "roof": ["c"]}) as tree,
-        run_with(tree, tmp_path) as coordinator,
+        run_with(tree, tmp_path, gate=gate) as coordinator,
     ):
-        wait(lambda: finished_rounds(tmp_path))
+        gate.finish_round(tmp_path, 1)
         with tree.lines["hall"].cut():
-            time.sleep(1)
-        assert len(finished_rounds(tmp_path)) < ROUNDS
+            wait(lambda: "Site hall is cut off (1 board behind it)" in texts(tmp_path))
         tree.kill("roof")
-        time.sleep(1)
+        wait(lambda: "Site roof is cut off (1 board behind it)" in texts(tmp_path))
+        assert len(finished_rounds(tmp_path)) == 1
         tree.start("roof")
+        gate.open()
         assert coordinator.wait(PATIENCE) == 0
     assert [(row["clients"], row["rejected"]) for row in finished_rounds(tmp_path)] == [(3, 0)] * ROUNDS
     assert sha256(tmp_path) == undisturbed
-    shown = [event["text"] for event in events(tmp_path) if "Site" in event["text"]]
     for site in ("hall", "roof"):
-        assert f"Site {site} is cut off (1 board behind it)" in shown
-        assert f"Site {site} is connected again (1 board behind it)" in shown
+        assert f"Site {site} is connected again (1 board behind it)" in texts(tmp_path)
 
 
 def test_what_a_site_retains_of_an_earlier_run_disturbs_nothing(tmp_path: Path, undisturbed: str) -> None:
@@ -127,6 +138,7 @@ def test_what_a_site_retains_of_an_earlier_run_disturbs_nothing(tmp_path: Path, 
         watch.subscribe(TOPICS.round)
         with run_with(tree, tmp_path / "old", rounds=1) as coordinator:
             assert coordinator.wait(PATIENCE) == 0
+        watch.wait(lambda: (TOPICS.run, b"") in zip(watch.topics, watch.payloads, strict=True))
         old = {topic: payload for topic, payload in zip(watch.topics, watch.payloads, strict=True) if payload}
         assert set(old) == {TOPICS.run, TOPICS.round}
         stale = {**old, TOPICS.slot_chunk("slices/0", 0): b"stale", TOPICS.slot_chunk("slices/7", 3): b"stale"}

@@ -134,7 +134,8 @@ def partition(federation: Federation, fault: Fault) -> Injection:
     """Lose all packets for some seconds."""
     if federation.namespace is None:
         return Injection(fault, done=False, skipped=NO_NAMESPACE)
-    namespace.partition(federation.namespace, fault)
+    with namespace.partitioned(federation.namespace):
+        time.sleep(fault.seconds)
     return Injection(fault)
 
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import secrets
 import subprocess
-import time
 from collections.abc import Iterator
 from typing import Final
-
-from tests.soak.scenario import Fault
 
 INTERFACE: Final = "lo"
 
@@ -35,11 +32,12 @@ def prefix(name: str | None) -> tuple[str, ...]:
     return ("ip", "netns", "exec", name) if name else ()
 
 
-def partition(name: str, fault: Fault) -> None:
-    """Lose all packets for some seconds. Connections stay open, and nobody gets a sign."""
+@contextlib.contextmanager
+def partitioned(name: str) -> Iterator[None]:
+    """Lose all packets during the block. Connections stay open, and nobody gets a sign."""
     _ip("-n", name, "link", "set", INTERFACE, "down")
     try:
-        time.sleep(fault.seconds)
+        yield
     finally:
         _ip("-n", name, "link", "set", INTERFACE, "up")
 

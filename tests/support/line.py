@@ -80,8 +80,9 @@ class Line:
     def _relay(self, direction: str, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
+                # Before they leave, so that what has arrived is counted. One thread writes the number at a time.
+                setattr(self, direction, getattr(self, direction) + len(data))
                 sink.sendall(data)
-                setattr(self, direction, getattr(self, direction) + len(data))  # one thread writes it at a time
         _reset(source, sink)
 
 

@@ -126,13 +126,13 @@ class MqttProxy:
     def start(self) -> None:
         """Begin to listen."""
         self._thread.start()
-        self.port = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
+        self.port = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(60)
 
     def close(self) -> None:
         """Cut everything and stop."""
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
     @property
@@ -185,7 +185,7 @@ class MqttProxy:
         async def call() -> Result:
             return function()
 
-        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(60)
 
     @contextlib.contextmanager
     def _rule(self, whose: Whose, what: Literal["refuse", "swallow"]) -> Iterator[None]:

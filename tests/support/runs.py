@@ -30,6 +30,7 @@ from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_l
 EXPERIMENTS = Path(__file__).parents[2] / "deploy" / "experiments"
 FEDQUILT = (sys.executable, "-m", "fedquilt_common.cli")
 PATIENCE = 150.0
+SETTLED = "settled"
 HURRY = partial(warm.assign, "fedquilt_server.simulate.process_specs:STALL_SECONDS", 1.0)
 """For ``before``: a simulation in which too many clients failed ends after 1 s instead of 10."""
 
@@ -100,23 +101,34 @@ def memories(folder: Path) -> list[tuple[int, int, Path]]:
 def recording_broker(folder: Path) -> Iterator[tuple[str, list[MqttMessage]]]:
     """Run a broker; yields its address and the list of all messages that it receives."""
     messages: list[MqttMessage] = []
-    connected, port = threading.Event(), free_port()
+    connected, settled, port = threading.Event(), threading.Event(), free_port()
 
     def deliver(incoming: Incoming) -> None:
         if isinstance(incoming, MqttMessage):
-            messages.append(incoming)
+            if incoming.topic == SETTLED:
+                settled.set()
+            else:
+                messages.append(incoming)
             incoming.ack()
         elif isinstance(incoming, Connected):
             connected.set()
 
+    def settle(transport: MqttTransport) -> None:
+        """Wait until all messages have arrived that the broker has received."""
+        settled.clear()
+        assert transport.publish(SETTLED, b"")
+        assert settled.wait(60)
+
     with subprocess.Popen(broker_command(folder, port)) as process:
         try:
-            wait_listening("127.0.0.1", port, 10)
+            wait_listening("127.0.0.1", port, 60)
             transport = MqttTransport(parse_broker_url(f"127.0.0.1:{port}"), "recorder", deliver)
             transport.connect()
-            assert connected.wait(10)
+            assert connected.wait(60)
             transport.subscribe(["#"])
+            settle(transport)  # it misses no message from now on
             yield f"mqtt://127.0.0.1:{port}", messages
+            settle(transport)
             transport.close()
         finally:
             process.terminate()

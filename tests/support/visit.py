@@ -14,6 +14,9 @@ from fedquilt_server.status.snapshot import Snapshot, StatusStore
 from fedquilt_server.web.server import PageServer
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: use make test")
+PATIENCE_MS = 60_000
+"""A loaded machine takes its time to draw the page."""
+sync_api.expect.set_options(timeout=PATIENCE_MS)
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 ARGUMENTS = [
     "--no-sandbox",
@@ -40,7 +43,7 @@ class Visit:
         self.errors: list[str] = []
         self.requests: list[str] = []
         self.page = browser.new_page(**{"viewport": {"width": 1440, "height": 900}, **context})
-        self.page.set_default_timeout(30_000)  # a loaded machine takes its time to draw the page
+        self.page.set_default_timeout(PATIENCE_MS)
         self.page.on("console", lambda message: self.errors.append(message.text))
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("dialog", lambda dialog: self.errors.append(f"dialog {dialog.message}"))

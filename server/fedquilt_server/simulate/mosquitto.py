@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import socket
 import ssl
@@ -15,6 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from fedquilt_common.errors import BrokerMissingError, BrokerUnreachableError
 
@@ -24,6 +26,12 @@ SBIN_FOLDERS = (Path("/usr/sbin"), Path("/usr/local/sbin"), Path("/opt/homebrew/
 # Enough for three rounds of the largest supported fleet. It is not 0, which means "no limit": Mosquitto 2.0.16 then
 # delivers nothing, and versions up to 2.0.21 sometimes queue nothing.
 MAX_QUEUED = 100_000
+
+_CONNECTION_PORTS: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_FIRST_PORT: Final = 20_000
+"""Browsers refuse some ports below, which a page could get."""
+_ENOUGH_PORTS: Final = 1000
+_TRIES: Final = 20
 
 
 def find_mosquitto() -> Path:
@@ -100,11 +108,37 @@ def broker_command(folder: Path, port: int, listener: Sequence[str] = ()) -> lis
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port of an address of this machine on which nothing listens at this moment."""
+    """Return a port of an address of this machine on which nothing listens at this moment.
+
+    On Linux it is, if possible, one that the system gives to no connection, so nothing else takes it while its server
+    is started, or started again.
+    """
+    for port in _quiet_ports():
+        with contextlib.suppress(OSError):
+            return _try_port(host, port)
+    return _try_port(host, 0)
+
+
+def _quiet_ports() -> list[int]:
+    """Return some ports, in random order, below those that the system gives to connections; none if there are few."""
+    try:
+        end = int(_CONNECTION_PORTS.read_text().split()[0])
+    except (OSError, ValueError, IndexError):  # not on Linux
+        return []
+    ports = range(_FIRST_PORT, end)
+    return random.SystemRandom().sample(ports, _TRIES) if len(ports) >= _ENOUGH_PORTS else []
+
+
+def _try_port(host: str, port: int) -> int:
+    """Return the port if it is free; for 0, one that the system chooses.
+
+    Raises:
+        OSError: the port is in use.
+    """
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-    return port
+        probe.bind((host, port))
+        chosen: int = probe.getsockname()[1]
+    return chosen
 
 
 def wait_listening(host: str, port: int, timeout: float, tls: ssl.SSLContext | None = None) -> None:

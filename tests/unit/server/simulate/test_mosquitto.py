@@ -17,6 +17,7 @@ from tests.support.peers import DELIVERED, HOST, NOT_AUTHORIZED, peer, running
 
 from fedquilt_common.errors import BrokerMissingError, BrokerUnreachableError
 from fedquilt_server.provisioning.acl import make_acl
+from fedquilt_server.simulate import mosquitto
 from fedquilt_server.simulate.mosquitto import (
     broker_command,
     broker_config,
@@ -33,6 +34,16 @@ SECRET = "of-the-test"  # noqa: S105
 def test_the_environment_chooses_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDQUILT_MOSQUITTO", sys.executable)
     assert find_mosquitto() == Path(sys.executable)
+
+
+def test_a_free_port_is_none_that_the_system_gives_to_connections(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(mosquitto, "_CONNECTION_PORTS", tmp_path / "range")
+    (tmp_path / "range").write_text("32768\t60999\n")
+    assert all(20_000 <= free_port() < 32_768 for _ in range(20))
+    (tmp_path / "range").write_text("1024\t65535\n")
+    assert free_port() > 0
 
 
 def test_a_wrong_choice_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
