@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -297,12 +298,14 @@ def test_a_cancelled_job_leaves_no_counts(driver: Driver, kit: Kit, caplog: pyte
 
 def test_an_idle_process_is_ended_and_the_next_job_starts_another(kit: Kit, seen: Path) -> None:
     run = kit.run(algorithm={"name": kit.package("noting", "Path(os.environ['SEEN'], str(os.getpid())).touch()")})
-    driver = Driver(1, idle=0.2)
+    now = time.monotonic()
+    kit.monkeypatch.setattr(pool_module, "time", SimpleNamespace(monotonic=lambda: now))
+    driver = Driver(1, idle=300.0)
     driver.pool.submit(kit.job(run, 0, allowed=["noting"]))
     assert isinstance(driver.next(), JobFinished)
     driver.pool.repair()
     (first,) = driver.pool.processes  # it has not been idle for long
-    time.sleep(0.2)
+    now += 300.0
     driver.pool.repair()
     assert driver.pool.processes == []
     assert not psutil.pid_exists(first)
