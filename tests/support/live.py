@@ -33,7 +33,7 @@ def running(execute: Callable[[Callable[[], bool]], None]) -> Iterator[threading
         yield thread
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(60)
         assert (thread.is_alive(), errors) == (False, []), errors
 
 
@@ -43,7 +43,7 @@ def open_broker(folder: Path) -> Iterator[int]:
     free = free_port()
     with subprocess.Popen(broker_command(folder, free)) as child:
         try:
-            wait_listening("127.0.0.1", free, 10)
+            wait_listening("127.0.0.1", free, 60)
             yield free
         finally:
             child.terminate()
@@ -61,7 +61,7 @@ def connection(port: int, client_id: str) -> MakeTransport:
 
 def wait_for(condition: Callable[[], object]) -> None:
     """Wait until the condition holds."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)

@@ -42,10 +42,10 @@ class PasswordBroker:
         self._passwords.touch(0o600)
         self._passwords.write_text(password_line(USER, password))
         self._child = subprocess.Popen(self._command, stderr=subprocess.DEVNULL)
-        wait_listening("127.0.0.1", self.port, timeout=20)
+        wait_listening("127.0.0.1", self.port, timeout=60)
 
     def stop(self) -> None:
         """Stop it, if it runs."""
         if self._child is not None:
             self._child.terminate()
-            self._child.wait(20)
+            self._child.wait(60)

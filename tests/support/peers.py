@@ -33,11 +33,11 @@ def running(command: list[str], port: int) -> Iterator[int]:
     """Run a broker during a test; pytest shows its log if the test fails."""
     child = subprocess.Popen(command)
     try:
-        wait_listening(HOST, port, timeout=10)
+        wait_listening(HOST, port, timeout=60)
         yield port
     finally:
         child.terminate()
-        assert child.wait(timeout=10) in (0, -signal.SIGTERM)  # early on it has no handler yet
+        assert child.wait(timeout=60) in (0, -signal.SIGTERM)  # early on it has no handler yet
 
 
 class _Client(mqtt.Client):
@@ -75,7 +75,7 @@ class Peer:
         self.client.loop_start()
         self.wait(lambda: self.connected is not None)
 
-    def wait(self, done: Any, timeout: float = 20) -> None:
+    def wait(self, done: Any, timeout: float = 60) -> None:
         with self._event:
             assert self._event.wait_for(done, timeout), f"still waiting after {timeout} seconds"
 
@@ -140,8 +140,8 @@ def federation_broker(folder: Path, port: int) -> Iterator[subprocess.Popen[byte
     argv = [sys.executable, "-m", "fedquilt_common.cli", "federation", "broker", "--folder", str(folder)]
     child = ForkedProgram(argv)
     try:
-        wait_listening(HOST, port, timeout=20)
+        wait_listening(HOST, port, timeout=60)
         yield child
     finally:
         child.terminate()
-        child.wait(timeout=20)
+        child.wait(timeout=60)

@@ -111,10 +111,10 @@ def recording_broker(folder: Path) -> Iterator[tuple[str, list[MqttMessage]]]:
 
     with subprocess.Popen(broker_command(folder, port)) as process:
         try:
-            wait_listening("127.0.0.1", port, 10)
+            wait_listening("127.0.0.1", port, 60)
             transport = MqttTransport(parse_broker_url(f"127.0.0.1:{port}"), "recorder", deliver)
             transport.connect()
-            assert connected.wait(10)
+            assert connected.wait(60)
             transport.subscribe(["#"])
             yield f"mqtt://127.0.0.1:{port}", messages
             transport.close()

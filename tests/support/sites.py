@@ -36,7 +36,7 @@ class BrokerTree:
         """Start the broker of a site, or the central one."""
         folder, port = self._folder(site), self._port(site)
         self._brokers[site] = subprocess.Popen([str(find_mosquitto()), "-c", str(folder / "mosquitto.conf")])
-        wait_listening(HOST, port, timeout=10)
+        wait_listening(HOST, port, timeout=60)
 
     def kill(self, site: str = "") -> None:
         """Kill a broker: what it has not written is lost."""

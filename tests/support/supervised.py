@@ -51,7 +51,7 @@ class Stage:
     def said(self) -> str:
         return "\n".join(self.reports)
 
-    def watch_until(self, done: Callable[[], bool], seconds: float = 20) -> None:
+    def watch_until(self, done: Callable[[], bool], seconds: float = 60) -> None:
         end = time.monotonic() + seconds
         while not done():
             assert time.monotonic() < end, f"still waiting after {seconds} seconds"

@@ -30,6 +30,7 @@ from fedquilt_common.doctor.broker import (
 )
 from fedquilt_common.doctor.check import Check
 from fedquilt_common.doctor.clock import coordinator_time
+from fedquilt_common.wire import other_protocol
 from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
 from fedquilt_common.wire.certificate import Certificate, broker_user, read_certificate
 from fedquilt_common.wire.messages import CoordinatorPresence
@@ -129,10 +130,10 @@ def test_the_clock_of_a_board_is_compared_with_the_coordinators(made: Federation
     with broker_of(made):
         coordinator = MqttTransport(address_of(made, made.folder / "coordinator"), "coordinator", events.put)
         coordinator.connect()
-        assert isinstance(events.get(timeout=20), Connected)
+        assert isinstance(events.get(timeout=60), Connected)
         here = CoordinatorPresence(online=True, epoch=1, run="r", started=1, time=int(time.time()) - behind)
         coordinator.publish(Topics("lab").coordinator, here.encode(), retain=True)
-        assert coordinator.drain(20)
+        assert coordinator.drain(60)
         for user in ("boards/pi", "watch"):
             found = {check.name: check for check in check_broker(address_of(made, made.folder / user), "lab")}
             assert found["coordinator's clock"].state == state
@@ -190,7 +191,8 @@ def test_a_broker_without_an_acl(made: Federation) -> None:
     assert found[-1].name == "broker's version"
 
 
-def test_an_open_broker_on_this_machine(tmp_path: Path) -> None:
+def test_an_open_broker_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(other_protocol, "ANSWER_SECONDS", 60.0)
     port = free_port()
     with running(broker_command(tmp_path, port), port):
         found = check_broker(parse_broker_url(f"127.0.0.1:{port}"), "lab")

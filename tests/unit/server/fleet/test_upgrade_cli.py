@@ -148,5 +148,5 @@ def test_ctrl_c_waits_until_ansible_has_ended(federation: Federation, tmp_path: 
         assert child.poll() is None
         time.sleep(0.05)
     os.killpg(child.pid, signal.SIGINT)
-    assert child.wait(30) == 130
+    assert child.wait(60) == 130
     assert (tmp_path / "ansible" / "ended").exists()

@@ -33,7 +33,7 @@ def test_each_round_comes_once_and_the_last_event_is_the_end(monkeypatch: pytest
     monkeypatch.setattr(snapshot_stream, "HEARTBEAT_SECONDS", 0.1)
     replies = [ReplyRow(round=4, agent="pi", outcome="accepted")]
     store = StatusStore(Snapshot(run="r", history=ROWS[:2], reply_rows=replies))
-    with PageServer(store) as server, httpx.stream("GET", f"{server.url}api/v1/stream?since=1", timeout=10) as answer:
+    with PageServer(store) as server, httpx.stream("GET", f"{server.url}api/v1/stream?since=1", timeout=60) as answer:
         found = events(answer.iter_lines())
         first = json.loads(next(found)[1])
         assert ([row["round"] for row in first["history"]], "reply_rows" in first) == ([2], False)

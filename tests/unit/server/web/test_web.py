@@ -60,7 +60,7 @@ def server(store: StatusStore) -> Iterator[PageServer]:
 
 @pytest.fixture
 def web(server: PageServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=10) as client:
+    with httpx.Client(base_url=server.url, timeout=60) as client:
         yield client
 
 
