@@ -17,6 +17,7 @@ import pytest
 from tests.support import warm
 from tests.support.peers import bare_broker, peer, running
 from tests.support.screens import on_screen
+from tests.support.visitors import stops_at_once
 from tests.support.warm import ForkedProgram
 
 from fedquilt_common.files.locking import lock_folder
@@ -85,12 +86,12 @@ def test_a_line_for_each_change_until_the_end(phase: RunPhase, code: int, store:
     assert ("the reason" in err) == (code != 0)
 
 
-def test_it_sees_the_end_of_a_page_that_closes_at_once() -> None:
+def test_it_sees_the_end_of_a_page_that_closes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     store = StatusStore(RUN)
     with PageServer(store) as server, watching(server.url, "--json") as (process, lines):
         assert json.loads(next(lines))["phase"] == "training"
         store.update(phase="finished", history=ROWS)
-        server.stop()
+        assert stops_at_once(server, monkeypatch)
         last = json.loads(process.communicate(timeout=60)[0].splitlines()[-1])
     assert (process.returncode, last["phase"], last["history"][-1]["round"]) == (0, "finished", 5)
 

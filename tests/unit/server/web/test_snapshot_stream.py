@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from tests.support.visitors import stops_at_once
 
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
@@ -42,7 +43,7 @@ def test_each_round_comes_once_and_the_last_event_is_the_end(monkeypatch: pytest
         second = next(data for name, data in found if name == "snapshot")
         assert [row["round"] for row in json.loads(second)["history"]] == [3]
         store.update(history=ROWS, phase="finished")
-        closing = threading.Thread(target=server.stop)
+        closing = threading.Thread(target=stops_at_once, args=(server, monkeypatch))
         closing.start()
         rest = [json.loads(data) for name, data in found if name == "snapshot"]
         closing.join()
