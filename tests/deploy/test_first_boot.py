@@ -160,7 +160,7 @@ def workstation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workstatio
     broker = made.start(*BROKER, log="broker.log")
     yield made
     broker.terminate()
-    broker.wait(10)
+    broker.wait(60)
 
 
 def card(workstation: Workstation, where: Path) -> Path:

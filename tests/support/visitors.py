@@ -6,6 +6,11 @@ import contextlib
 import socket
 from collections.abc import Iterator
 
+import pytest
+
+from fedquilt_server.web import server as server_module
+from fedquilt_server.web.server import WebServer
+
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 EVENTS = b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -51,9 +56,19 @@ class Visitors:
             with contextlib.suppress(OSError):
                 connection.send(text)
 
+    def answered(self) -> int:
+        """Count the connections on which the page has sent something, unless ``closed`` has taken it."""
+        return sum(map(_has_bytes, self._open))
+
     def closed(self) -> int:
         """Count the connections that the page has closed."""
         return sum(map(_is_closed, self._open))
+
+
+def _has_bytes(connection: socket.socket) -> bool:
+    with contextlib.suppress(OSError):
+        return bool(connection.recv(1, socket.MSG_PEEK))
+    return False
 
 
 def _is_closed(connection: socket.socket) -> bool:
@@ -74,3 +89,13 @@ def attack(port: int, name: str) -> Iterator[Visitors]:
     with Visitors(port) as visitors:
         visitors.come(count, first)
         yield visitors
+
+
+def stops_at_once(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Stop a page that would wait for its visitors without end; returns whether it ends all the same."""
+    monkeypatch.setattr(server_module, "STOP_SECONDS", 60.0)
+    monkeypatch.setattr(server._server.config, "timeout_graceful_shutdown", None)
+    thread = server._thread
+    assert thread is not None
+    server.stop()
+    return not thread.is_alive()

@@ -161,7 +161,7 @@ def _lets_in(program: Path) -> bool:
 def _connects(port: int, broker: subprocess.Popen[bytes]) -> bool:
     """Whether an MQTT 5 client is let in while the broker lives, within half a minute."""
     client = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while time.monotonic() < end and broker.poll() is None:
         try:
             client.connect("127.0.0.1", port)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -95,19 +97,28 @@ def find_ansible() -> str:
 
 
 def _run(command: Sequence[str], folder: Path) -> int:
-    """Run a command in a folder, with this terminal, and return its exit code."""
-    child = subprocess.Popen(command, cwd=folder)  # noqa: S603 - Ansible, with the user's own options
-    interrupted = False
-    while True:
-        try:
-            code = child.wait()
-        except KeyboardInterrupt:  # the terminal has interrupted Ansible, too: it ends by itself
-            interrupted = True
-        else:
-            break
-    if interrupted:
+    """Run a command in a folder, with this terminal, and return its exit code.
+
+    Raises:
+        KeyboardInterrupt: the terminal has interrupted both. The command has ended by itself.
+    """
+    with _noted_interrupts() as interrupts:
+        code = subprocess.Popen(command, cwd=folder).wait()  # noqa: S603 - Ansible, with the user's own options
+    if interrupts:
         raise KeyboardInterrupt
     return code
+
+
+@contextlib.contextmanager
+def _noted_interrupts() -> Iterator[list[int]]:
+    """Yield the SIGINTs that arrive in the block, which goes on; an ignored SIGINT stays ignored."""
+    found, before = list[int](), signal.getsignal(signal.SIGINT)
+    if before != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda number, _: found.append(number))
+    try:
+        yield found
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def check_exit_code(code: int) -> None:

@@ -39,7 +39,7 @@ from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Connected, Incoming, MqttMessage, Transport, Will
 from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 FEDERATIONS = itertools.count()
 ARRAYS = {"weight": np.arange(600, dtype=np.float32), "bias": np.linspace(-1, 1, 7, dtype=np.float32)}
 
@@ -69,7 +69,7 @@ def running_broker(folder: Path, port: int) -> Iterator[int]:
     """Run a Mosquitto on ``port`` inside the ``with`` block."""
     with subprocess.Popen(broker_command(folder, port)) as child:
         try:
-            wait_listening("127.0.0.1", port, timeout=10)
+            wait_listening("127.0.0.1", port, timeout=PATIENCE)
             yield port
         finally:
             child.terminate()
@@ -117,6 +117,10 @@ class Peer:
     def publish(self, topic: str, message: WireMessage | bytes, *, header: bytes = b"", retain: bool = True) -> None:
         payload = message if isinstance(message, bytes) else message.encode()
         assert self._transport.publish(topic, payload, header=header, retain=retain)
+
+    def settle(self) -> None:
+        """Wait until the broker has all that was published: who subscribes then gets it as retained messages."""
+        assert self._transport.drain(PATIENCE)
 
     def send_to(self, agent: str, message: WireMessage | bytes) -> None:
         """Publish to an agent's inbox."""
@@ -221,6 +225,7 @@ def hosted(peer: Peer, clients: tuple[int, ...] = (0, 1), **changes: Any) -> Ite
     fields = {"federation": peer.topics.federation, "state": peer.folder / "state", **changes}
     host = Hosted(AgentSettings("board", clients, **fields))
     before = len(peer.messages("presence"))
+    peer.settle()
     thread = host.start(peer.port)
     try:
         wait_for(lambda: len(peer.messages("presence")) > before, "presence")

@@ -30,7 +30,7 @@ class Driver:
         """The next event that means something, but progress and restarts, which are kept."""
         while True:
             while not self.events:
-                self.posted.get(timeout=20)()
+                self.posted.get(timeout=60)()
             event = self.events.pop(0)
             if isinstance(event, JobRestarted):
                 self.restarts.append(event)

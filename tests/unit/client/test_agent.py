@@ -12,6 +12,7 @@ from tests.support.agents import failures, plus, presences, same
 from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
 from fedquilt_client import agent as agent_module
+from fedquilt_client import uploads
 from fedquilt_client.jobs import Jobs
 from fedquilt_client.settings import AgentSettings
 from fedquilt_client.store import AgentStore
@@ -35,6 +36,12 @@ if TYPE_CHECKING:
     from tests.unit.client.conftest import Host, Kit, Peer
 
 Wait = Callable[..., Any]
+
+
+@pytest.fixture
+def _late_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No agent sends a chunk by itself to ask for a receipt, however slow the machine is."""
+    monkeypatch.setattr(uploads, "FIRST_PROBE_SECONDS", 1e6)
 
 
 def test_tasks_are_answered_for_all_clients_hosted_here(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
@@ -72,6 +79,7 @@ def test_a_run_without_some_clients_of_this_agent_is_reported_once(
     ]
 
 
+@pytest.mark.usefixtures("_late_probes")
 def test_a_repeated_task_is_answered_from_the_store(
     peer: Peer, host: Host, kit: Kit, wait_for: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +118,7 @@ def _stamps_of(job: Job) -> tuple[FileStamp | None, FileStamp | None]:
     return patch.intact, stamp(patch.path)
 
 
+@pytest.mark.usefixtures("_late_probes")
 def test_missing_chunks_are_sent_again(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
     peer.publish(peer.topics.run, kit.run())
     peer.open("run-1", 1, kit.blob(), [0])
@@ -124,7 +133,7 @@ def test_missing_chunks_are_sent_again(peer: Peer, host: Host, kit: Kit, wait_fo
         assert peer.chunks(0, 1)[len(sent) :] == [sent[0], sent[2]]
         # a coordinator that has started again hears at once that there is something
         peer.publish(peer.topics.coordinator, CoordinatorPresence(online=True, epoch=5, run="run-1"))
-        wait_for(lambda: len(peer.chunks(0, 1)) >= len(sent) + 3, seconds=2.5)
+        wait_for(lambda: len(peer.chunks(0, 1)) >= len(sent) + 3)
         assert peer.chunks(0, 1)[-1] == sent[-1]
 
 

@@ -250,7 +250,7 @@ def test_unusable_certificates_are_told(tmp_path: Path) -> None:
     options = ("--broker", "mqtts://lab", "--ca", "absent.pem", "--state", str(tmp_path))
     command = [sys.executable, "-m", "fedquilt_common.cli", "agent", *NEEDED[2:], *options]
     with ForkedProgram(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
-        _, error = process.communicate(timeout=30)
+        _, error = process.communicate(timeout=60)
     assert process.returncode == 4
     assert error.startswith("fedquilt: the TLS files for mqtts://lab:8883 cannot be used")
     assert "Traceback" not in error
@@ -288,7 +288,7 @@ def test_an_idle_agent_is_small_and_leaves_in_order(
             assert [path for path in mapped if {"torch", "sklearn", "scipy"} & set(path.split("/"))] == []
         assert agent.children() == []
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=10) == 128 + signal.SIGTERM
+        assert process.wait(timeout=60) == 128 + signal.SIGTERM
     wait_for(lambda: len(presences(peer)) == 2)
     assert [presence.online for presence in presences(peer)] == [True, False]
     assert "Traceback" not in (tmp_path / "agent.log").read_text()

@@ -140,7 +140,7 @@ class Driver:
     def next(self) -> JobEvent:
         while True:
             while not self.events:
-                self.posted.get(timeout=40)()
+                self.posted.get(timeout=60)()
             event = self.events.pop(0)
             if not isinstance(event, JobProgress | JobRestarted):
                 return event

@@ -216,7 +216,7 @@ def test_a_sensor_without_figures(quick: None, wait_for: Wait) -> None:
     meter = EnergyMeter(lambda _: sensor)
     assert meter.may_know
     meter.start()
-    assert asked.wait(20)
+    assert asked.wait(60)
     wait_for(lambda: not meter.may_know)
     assert meter.begin(1) is None
     assert (meter.reading, meter.share(1)) == (EnergyReading(), None)

@@ -69,5 +69,5 @@ def test_a_relay_presents_itself_reports_that_it_lives_and_leaves_with_the_run(
         experiment = bench_experiment(1, 1, 0.01, 1).model_dump(mode="json")
         peer.publish(peer.topics.run, RunMessage(run="run-1", experiment=experiment))
         peer.publish(peer.topics.end, EndMessage(run="run-1", reason="done"))
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     wait_for(lambda: not presences(peer)[-1].online)

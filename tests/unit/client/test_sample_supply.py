@@ -43,7 +43,7 @@ class Board:
         self.planned += 1
 
     def work_off(self) -> None:
-        self.posted.get(timeout=30)()
+        self.posted.get(timeout=60)()
 
 
 @pytest.mark.parametrize(

@@ -315,7 +315,7 @@ def test_a_worker_leaves_with_its_agent(
     worker = int(wait_for(lambda: pid_file.exists() and pid_file.read_text()))
     assert psutil.Process(worker).ppid() == parent
     os.kill(parent, signal.SIGKILL)
-    wait_for(lambda: not psutil.pid_exists(worker), "the worker's end", seconds=10)
+    wait_for(lambda: not psutil.pid_exists(worker), "the worker's end")
 
 
 @pytest.mark.parametrize("reads", [True, False], ids=["cut line", "closed pipe"])

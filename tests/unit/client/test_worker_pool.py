@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -272,7 +273,7 @@ def test_a_job_whose_disk_fails_starts_again_after_a_pause(
     own = kit.package("failing_disk", f"{COUNT}if n < {failures}: raise OSError(28, 'No space left on device')")
     job = kit.job(kit.run(algorithm={"name": own}), allowed=["failing_disk"])
     driver.pool.submit(job)
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not driver.handle_all():
         assert time.monotonic() < end
         assert driver.pool.jobs == [job]
@@ -288,7 +289,7 @@ def test_a_cancelled_job_leaves_no_counts(driver: Driver, kit: Kit, caplog: pyte
     own = kit.package("failing", "raise OSError(28, 'No space left on device')")
     driver.pool.submit(kit.job(kit.run(algorithm={"name": own}), allowed=["failing"]))
     while "trying again" not in caplog.text:
-        driver.posted.get(timeout=20)()
+        driver.posted.get(timeout=60)()
     assert driver.pool._disk_failures
     driver.pool.cancel(lambda _: True)
     driver.pool.repair()
@@ -297,12 +298,14 @@ def test_a_cancelled_job_leaves_no_counts(driver: Driver, kit: Kit, caplog: pyte
 
 def test_an_idle_process_is_ended_and_the_next_job_starts_another(kit: Kit, seen: Path) -> None:
     run = kit.run(algorithm={"name": kit.package("noting", "Path(os.environ['SEEN'], str(os.getpid())).touch()")})
-    driver = Driver(1, idle=0.2)
+    now = time.monotonic()
+    kit.monkeypatch.setattr(pool_module, "time", SimpleNamespace(monotonic=lambda: now))
+    driver = Driver(1, idle=300.0)
     driver.pool.submit(kit.job(run, 0, allowed=["noting"]))
     assert isinstance(driver.next(), JobFinished)
     driver.pool.repair()
     (first,) = driver.pool.processes  # it has not been idle for long
-    time.sleep(0.2)
+    now += 300.0
     driver.pool.repair()
     assert driver.pool.processes == []
     assert not psutil.pid_exists(first)
@@ -318,7 +321,7 @@ def test_a_process_at_work_is_not_idle(kit: Kit) -> None:
     run = kit.run(algorithm={"name": kit.package("slow", "time.sleep(0.5)")})
     driver = Driver(1, idle=0.1)
     driver.pool.submit(kit.job(run, 0, allowed=["slow"]))
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not driver.handle_all():
         assert time.monotonic() < end
         driver.pool.repair()

@@ -44,5 +44,5 @@ def test_a_process_that_dies_with_a_long_line_in_its_pipe_leaves_no_writer(proce
     assert len(writers) == 1
     os.close(reading)
     made.close()
-    writers[0].join(20)
+    writers[0].join(60)
     assert not writers[0].is_alive()

@@ -284,7 +284,7 @@ def test_ctrl_c_leaves_a_state_that_resumes(server: FileServer, tmp_path: Path) 
 
     def stall(state: FileServer, answer: Any) -> bool:
         cut_after(500_000)(state, answer)
-        gate.wait(20)
+        gate.wait(60)
         return True
 
     server.faults = [stall]
@@ -295,7 +295,7 @@ def test_ctrl_c_leaves_a_state_that_resumes(server: FileServer, tmp_path: Path) 
         assert child.poll() is None
         time.sleep(0.01)
     child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=20)
+    _, err = child.communicate(timeout=60)
     gate.set()
     assert (child.returncode, "Traceback" in err) == (130, False)
     held = part.stat().st_size

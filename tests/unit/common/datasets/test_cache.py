@@ -105,6 +105,7 @@ def test_a_touched_file_is_read_again_but_not_prepared_again(folder: Path) -> No
 
 def test_the_digest_is_remembered_only_for_settled_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = folder.parent / "memory"
+    monkeypatch.setattr(sources, "_SETTLED_SECONDS", 1e6)
     first = sources.digest_sources(folder, memory)
     assert not memory.exists()  # a change in the same clock tick would be missed
     monkeypatch.setattr(sources, "_SETTLED_SECONDS", -1.0)
@@ -208,7 +209,7 @@ def test_two_digests_of_the_same_files_at_once(folder: Path, tmp_path: Path, mon
     barrier, rename = threading.Barrier(2), Path.replace
 
     def rename_together(path: Path, target: Path) -> Path:
-        barrier.wait(10)
+        barrier.wait(60)
         return rename(path, target)
 
     monkeypatch.setattr(Path, "replace", rename_together)

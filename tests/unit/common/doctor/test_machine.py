@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,18 +22,22 @@ from fedquilt_common.doctor.training import check_torch
 from fedquilt_common.wire.tls import NOT_BEFORE
 from fedquilt_server.simulate.mosquitto import free_port
 
+NOW = 1.8e9
+"""What the clock of this machine shows to the check, in Unix time."""
+
 
 @contextlib.contextmanager
-def time_server(ahead: float, first: int = 0x24, stratum: int = 2) -> Iterator[int]:
-    """A machine whose clock is ``ahead`` seconds ahead."""
+def time_server(monkeypatch: pytest.MonkeyPatch, ahead: float, first: int = 0x24, stratum: int = 2) -> Iterator[int]:
+    """A machine whose clock is ``ahead`` seconds ahead; no time passes."""
+    monkeypatch.setattr(machine, "time", SimpleNamespace(time=lambda: NOW))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
         line.bind(("127.0.0.1", 0))
-        line.settimeout(10)
+        line.settimeout(60)
 
         def answer() -> None:
             with contextlib.suppress(OSError):
                 _, who = line.recvfrom(512)
-                now = time.time() + ahead + 2_208_988_800
+                now = NOW + ahead + 2_208_988_800
                 stamp = struct.pack("!II", int(now), int(now % 1 * 2**32))
                 line.sendto(bytes([first, stratum]) + bytes(38) + stamp, who)
 
@@ -43,17 +48,17 @@ def time_server(ahead: float, first: int = 0x24, stratum: int = 2) -> Iterator[i
 
 
 @pytest.mark.parametrize("ahead", [0.0, 7.5, -4000.0])
-def test_how_far_the_clock_is_off(ahead: float) -> None:
-    with time_server(ahead) as port:
-        skew = machine.ntp_skew("127.0.0.1", port)
+def test_how_far_the_clock_is_off(ahead: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    with time_server(monkeypatch, ahead) as port:
+        skew = machine.ntp_skew("127.0.0.1", port, 60.0)
     assert skew is not None
-    assert skew == pytest.approx(-ahead, abs=0.5)
+    assert skew == pytest.approx(-ahead, abs=1e-3)
 
 
 @pytest.mark.parametrize(("first", "stratum"), [(0x23, 2), (0x24, 0)])
-def test_answers_that_tell_no_time(first: int, stratum: int) -> None:
-    with time_server(0.0, first, stratum) as port:
-        assert machine.ntp_skew("127.0.0.1", port) is None
+def test_answers_that_tell_no_time(first: int, stratum: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with time_server(monkeypatch, 0.0, first, stratum) as port:
+        assert machine.ntp_skew("127.0.0.1", port, 60.0) is None
     assert machine.ntp_skew("127.0.0.1", free_port(), 0.2) is None
     assert machine.ntp_skew("no-such-host.invalid") is None
 

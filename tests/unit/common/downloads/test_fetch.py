@@ -280,7 +280,7 @@ def test_killed_at_any_moment_it_resumes(server: FileServer, tmp_path: Path) -> 
 
     def stall(state: FileServer, answer: object) -> bool:
         cut_after(600_000)(state, answer)  # type: ignore[arg-type]
-        gate.wait(20)
+        gate.wait(60)
         return True
 
     server.faults = [stall]

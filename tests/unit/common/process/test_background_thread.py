@@ -20,7 +20,7 @@ class Work:
         self.threads: set[threading.Thread] = set()
 
     def job(self, number: object) -> None:
-        assert self.go.wait(20)
+        assert self.go.wait(60)
         self.threads.add(threading.current_thread())
         if isinstance(number, Exception):
             raise number

@@ -65,13 +65,13 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 
 def started(process: ForkedProcess) -> int:
-    assert process.wait_started(20), process.refusal
+    assert process.wait_started(60), process.refusal
     assert process.pid is not None
     return process.pid
 
 
 def wait_for(done: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not done():
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -88,7 +88,7 @@ def test_it_is_a_process_as_python_m_starts_one(stage: Stage, monkeypatch: pytes
     monkeypatch.chdir(stage.folder)
     process = stage.fork(code, "--id", "x", env={"BOARD": "pi-5"}, session=True)
     pid = started(process)
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     descriptors = 4  # the three streams, and the one that lists the folder
     assert json.loads(stage.out.read_text()) == [
         ["--id", "x"], "__main__", "__main__", "pi-5", True, descriptors, "board-0\n"
@@ -104,7 +104,7 @@ def test_modules_are_loaded_once_and_objects_are_frozen(tmp_path: Path) -> None:
     try:
         code = "import gc, warmed; print(len(warmed.kept), gc.get_freeze_count() > 1000, flush=True)"
         for _ in range(2):
-            assert made.fork(code).wait(20) == 0
+            assert made.fork(code).wait(60) == 0
         assert made.out.read_text() == "1000 True\n" * 2
     finally:
         made.close()
@@ -123,7 +123,7 @@ def test_modules_are_loaded_once_and_objects_are_frozen(tmp_path: Path) -> None:
     ids=["code", "text", "error", "left", "crashed", "atexit"],
 )
 def test_its_exit_code_is_reported(stage: Stage, code: str, exit_code: int, words: str) -> None:
-    assert stage.fork(code).wait(20) == exit_code
+    assert stage.fork(code).wait(60) == exit_code
     assert words in stage.out.read_text()
 
 
@@ -134,15 +134,15 @@ def test_it_can_be_terminated_and_killed(stage: Stage) -> None:
         first.wait(0.05)
     assert first.poll() is None
     first.terminate()
-    assert first.wait(20) == -signal.SIGTERM
+    assert first.wait(60) == -signal.SIGTERM
     second.kill()
-    assert second.wait(20) == -signal.SIGKILL
+    assert second.wait(60) == -signal.SIGKILL
 
 
 def test_a_signal_from_outside_is_its_end(stage: Stage) -> None:
     process = stage.fork(SLEEP)
     os.kill(started(process), signal.SIGKILL)
-    assert process.wait(20) == -signal.SIGKILL
+    assert process.wait(60) == -signal.SIGKILL
 
 
 def test_it_ends_with_the_one_who_started_it(stage: Stage) -> None:
@@ -151,7 +151,7 @@ def test_it_ends_with_the_one_who_started_it(stage: Stage) -> None:
     owner = (
         "import os, sys, time\nfrom fedquilt_common.process.forked import ForkedProcess\n"
         f"p = ForkedProcess({address!r}, (sys.executable, '-m', 'program'), (0, 1, 2), os.environ, 'x')\n"
-        "p.wait_started(20)\nprint(p.pid, flush=True)\ntime.sleep(600)"
+        "p.wait_started(60)\nprint(p.pid, flush=True)\ntime.sleep(600)"
     )
     command = [sys.executable, "-c", owner]
     with subprocess.Popen(command, env=stage.environment, stdout=subprocess.PIPE, text=True) as process:
@@ -166,12 +166,12 @@ def test_it_ends_with_the_server_and_a_restarted_server_goes_on(stage: Stage) ->
     process = stage.fork(SLEEP)
     pid = started(process)
     stage.server.kill()
-    assert process.wait(20) == -signal.SIGTERM
+    assert process.wait(60) == -signal.SIGTERM
     assert is_gone(pid)
     stage.server.wait()
     waiting = stage.fork("raise SystemExit(3)")  # the socket is open meanwhile
     stage.server = stage.start_server()
-    assert waiting.wait(20) == 3
+    assert waiting.wait(60) == 3
 
 
 def test_its_end_is_not_reported_before_it_has_ended(stage: Stage) -> None:
@@ -185,7 +185,7 @@ def test_its_end_is_not_reported_before_it_has_ended(stage: Stage) -> None:
     process = stage.fork(code)
     wait_for(lambda: "up" in stage.out.read_text())
     stage.server.kill()
-    process.wait(20)
+    process.wait(60)
     assert "cleaned" in stage.out.read_text()
 
 
@@ -197,7 +197,7 @@ def test_nothing_is_started_for_one_who_has_gone(stage: Stage) -> None:
     assert hasty.poll() == -signal.SIGTERM
     assert hasty.refusal == "the fork server did not answer in time"
     stage.server.send_signal(signal.SIGCONT)
-    assert stage.fork("print('second', flush=True)").wait(20) == 0
+    assert stage.fork("print('second', flush=True)").wait(60) == 0
     assert stage.out.read_text() == "second\n"
 
 
@@ -205,7 +205,7 @@ def test_nothing_is_started_for_one_who_has_gone(stage: Stage) -> None:
 def test_another_environment_at_the_import_is_refused(stage: Stage, variable: str) -> None:
     """The number of threads of a library changes the bits of what it computes."""
     process = stage.fork(SLEEP, env={variable: "3"})
-    assert not process.wait_started(20)
+    assert not process.wait_started(60)
     assert process.refusal.startswith(f"{variable} is 3, the fork server has")
 
 
@@ -214,7 +214,7 @@ def test_a_server_with_threads_refuses(tmp_path: Path) -> None:
     made = Stage(tmp_path, code)
     try:
         process = made.fork(SLEEP)
-        assert not process.wait_started(20)
+        assert not process.wait_started(60)
         assert process.refusal == "the fork server has 2 threads, and a fork would have only one of them"
     finally:
         made.close()
@@ -223,7 +223,7 @@ def test_a_server_with_threads_refuses(tmp_path: Path) -> None:
 def test_other_programs_are_refused(stage: Stage) -> None:
     address = str(stage.folder / "socket")
     process = ForkedProcess(address, ("/bin/true",), (0, 1, 2), stage.environment, "x" * 2 * NAME_BYTES)
-    assert not process.wait_started(20)
+    assert not process.wait_started(60)
     assert "runs modules only, not /bin/true" in process.refusal
 
 
@@ -241,14 +241,14 @@ def test_a_module_that_cannot_be_loaded_ends_the_server(stage: Stage) -> None:
 
 def test_many_are_started_at_once(stage: Stage) -> None:
     processes = [stage.fork("import sys; sys.exit(int(sys.argv[1]))", str(number)) for number in range(30)]
-    assert [process.wait(30) for process in processes] == list(range(30))
+    assert [process.wait(60) for process in processes] == list(range(30))
 
 
 def test_forks_draw_other_random_numbers(tmp_path: Path) -> None:
     made = Stage(tmp_path, "import numpy")
     try:
         for _ in range(2):
-            made.fork("import numpy, random; print(numpy.random.random(), random.random(), flush=True)").wait(20)
+            made.fork("import numpy, random; print(numpy.random.random(), random.random(), flush=True)").wait(60)
         assert len(set(made.out.read_text().split())) == 4
     finally:
         made.close()

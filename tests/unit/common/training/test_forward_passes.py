@@ -114,7 +114,7 @@ def test_the_threads_of_an_operation_do_not_matter_and_stay() -> None:
 
 def test_threads_share_slow_batches() -> None:
     """Behind the first two, each batch waits until another one is computed too, so one thread alone cannot go on."""
-    both, calls = threading.Barrier(2, timeout=10), itertools.count()
+    both, calls = threading.Barrier(2, timeout=60), itertools.count()
 
     class Slow(Remembering):
         def forward(self, x: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pty
@@ -9,10 +10,13 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from tests.support.peers import bare_broker, peer
@@ -22,6 +26,7 @@ from fedquilt_common import __version__, cli
 from fedquilt_common.doctor.pi_firmware import read_throttled
 from fedquilt_common.wire.messages import AgentPresence, FailedMessage, ProfileMessage, Telemetry
 from fedquilt_common.wire.topics import Topics
+from fedquilt_server.fleet import boards_cli, listener
 from fedquilt_server.fleet.health import BoardHealth, update_board
 from fedquilt_server.fleet.watch_table import describe_change
 from fedquilt_server.provisioning.federation import Federation, make_federation
@@ -59,20 +64,24 @@ def report(client: Any, name: str, **values: Any) -> None:
 def watching(federation: Federation, *options: str) -> Iterator[Iterator[str]]:
     """``fedquilt boards --watch``; yields its lines. Ctrl-C ends it."""
     argv = [sys.executable, "-u", "-m", "fedquilt_common.cli", "boards", "--watch", "--folder", str(federation.folder)]
-    child = ForkedProgram([*argv, *options], stdout=subprocess.PIPE, text=True)
+    with mock.patch.object(listener, "STORED_SECONDS", 1e6):  # the fork keeps it
+        child = ForkedProgram([*argv, *options], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     try:
         yield iter(child.stdout)
     finally:
         child.send_signal(signal.SIGINT)
-        assert child.wait(20) == 130
+        assert child.wait(60) == 130
         child.stdout.close()
 
 
 def test_a_snapshot_waits_for_the_health_of_every_board(federation: Federation) -> None:
     argv = [sys.executable, "-m", "fedquilt_common.cli", "boards", "--once", "--json", "--folder"]
+    turns = itertools.count()
+    clock = SimpleNamespace(time=time.time, monotonic=lambda: min(2.0, 0.25 * next(turns)))  # it never gives up
     with (
         board(federation, "kitchen") as kitchen,
+        mock.patch.object(boards_cli, "time", clock),  # the fork keeps it
         ForkedProgram(
             [*argv, str(federation.folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as child,
@@ -81,7 +90,7 @@ def test_a_snapshot_waits_for_the_health_of_every_board(federation: Federation) 
         waits = "Waiting up to 10 s for the health of kitchen. An idle board reports it every 5 s\n"
         assert child.stderr.readline() == waits
         report(kitchen, "kitchen", memory_used=1 << 30, temperature=61.4, throttled=0x50000)
-        out, err = child.communicate(timeout=20)
+        out, err = child.communicate(timeout=60)
     assert (child.returncode, err) == (0, "")
     rows = {row["board"]: row for row in json.loads(out)}
     assert list(rows) == ["attic", "desk", "kitchen"]
@@ -145,10 +154,10 @@ def test_a_terminal_shows_a_live_table_with_a_real_agent(federation: Federation,
     agent = ForkedProgram([*base, "agent", "--config", config, "--state", str(tmp_path)])
     wait_for(rf"kitchen +│ joined +│ {re.escape(__version__)} .* MiB")
     agent.terminate()
-    assert agent.wait(20) == 143
+    assert agent.wait(60) == 143
     wait_for(r"kitchen +│ left")
     watch.terminate()
-    assert watch.wait(20) == 143
+    assert watch.wait(60) == 143
     os.close(screen)
     assert "1 of 3 boards are connected" in shown
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from functools import partial
@@ -14,7 +15,7 @@ from tests.support.warm import ForkedProgram, assign
 
 from fedquilt_common import cli
 from fedquilt_common.errors import FederationError
-from fedquilt_server.fleet.upgrade_cli import check_exit_code, check_limit
+from fedquilt_server.fleet.upgrade_cli import _run, check_exit_code, check_limit
 from fedquilt_server.provisioning.federation import Federation, make_federation
 
 PLAYBOOK = """\
@@ -132,6 +133,20 @@ def test_an_interrupted_upgrade_is_interrupted() -> None:
         check_exit_code(99)
 
 
+def test_ctrl_c_while_ansible_starts_waits_until_it_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, command: list[str], cwd: Path) -> None:
+            super().__init__(command, cwd=cwd)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        _run(["sh", "-c", "sleep 0.2; touch ended"], tmp_path)
+    assert (tmp_path / "ended").exists()
+    assert signal.getsignal(signal.SIGINT) == before
+
+
 def test_ctrl_c_waits_until_ansible_has_ended(federation: Federation, tmp_path: Path) -> None:
     """The terminal interrupts both. This Ansible takes a moment to end."""
     ansible = tmp_path / "bin" / "ansible-playbook"
@@ -148,5 +163,5 @@ def test_ctrl_c_waits_until_ansible_has_ended(federation: Federation, tmp_path: 
         assert child.poll() is None
         time.sleep(0.05)
     os.killpg(child.pid, signal.SIGINT)
-    assert child.wait(30) == 130
+    assert child.wait(60) == 130
     assert (tmp_path / "ansible" / "ended").exists()

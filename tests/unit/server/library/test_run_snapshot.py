@@ -12,7 +12,7 @@ from tests.support.recorded_runs import make_round, near, write_boards, write_ru
 
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_server.history.history import ROUNDS_KEPT
-from fedquilt_server.library import run_files
+from fedquilt_server.library import run_files, run_reader
 from fedquilt_server.library.run_files import iterate_latest_rows
 from fedquilt_server.library.run_reader import RunReader
 from fedquilt_server.library.run_snapshot import LAGGING, read_snapshot
@@ -26,6 +26,12 @@ from fedquilt_server.web.server import PageServer
 from fedquilt_server.web.view import summarise, summarise_results
 
 ROUNDS = 20
+
+
+@pytest.fixture(autouse=True)
+def _patient_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page of a run may take any time to answer."""
+    monkeypatch.setattr(run_reader, "PAGE_SECONDS", 60.0)
 
 
 @pytest.fixture

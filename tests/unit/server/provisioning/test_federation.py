@@ -71,7 +71,7 @@ class Knock:
         with contextlib.suppress(OSError):
             client.connect("localhost", port)
             client.loop_start()
-            assert self._answered.wait(10)
+            assert self._answered.wait(60)
             client.disconnect()
             client.loop_stop()
 
@@ -188,7 +188,7 @@ def test_an_agents_own_configuration_leads_it_to_the_broker(made: Federation, po
     address = parse_broker_url(config.broker).with_files(config.ca, config.cert, config.key)
     transport = MqttTransport(address, "agent", deliver)
     transport.connect()
-    assert connected.wait(10)
+    assert connected.wait(60)
     transport.close()
 
 

@@ -29,7 +29,7 @@ def address(tmp_path: Path) -> Iterator[BrokerAddress]:
     with Supervisor(tmp_path / "pids.json") as children:
         children.start(ChildSpec("broker", "broker", tuple(argv), tmp_path / "broker.log"))
         found = listener.address(port, tmp_path)
-        wait_listening(HOST, port, 20, tls_context(found))
+        wait_listening(HOST, port, 60, tls_context(found))
         yield found
 
 
@@ -38,7 +38,7 @@ def first_event(address: BrokerAddress) -> Incoming:
     transport = MqttTransport(address, "tester", events.put)
     transport.connect()
     try:
-        return events.get(timeout=20)
+        return events.get(timeout=60)
     finally:
         transport.close()
 

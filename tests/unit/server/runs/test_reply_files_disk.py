@@ -25,7 +25,7 @@ class Disk:
     def fsync(self, descriptor: int) -> None:
         if threading.current_thread() is threading.main_thread():
             return self._fsync(descriptor)
-        assert self.go.wait(20)
+        assert self.go.wait(60)
         if self.error is not None:
             raise self.error
         return self.synced.append(os.fstat(descriptor).st_ino)

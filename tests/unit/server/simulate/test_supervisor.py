@@ -95,7 +95,7 @@ def test_an_agent_that_ends_well_is_started_again(stage: Stage) -> None:
 def test_the_coordinators_good_end_is_the_end(stage: Stage) -> None:
     stage.start("pi", "agent", SLEEP)
     stage.start("coordinator", "coordinator", "pass")
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not stage.supervisor.watch():
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -116,7 +116,7 @@ def test_a_child_that_fails_at_once_each_time_is_given_up_with_the_end_of_its_lo
 
 
 def test_a_failure_after_a_long_life_starts_the_count_anew(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedquilt_server.simulate.supervisor.SHORT_LIFE", 0.0)
+    monkeypatch.setattr(supervisor_module, "SHORT_LIFE", 0.0)
     log = stage.start("pi", "agent", "print('started', flush=True); raise SystemExit(1)")
     stage.watch_until(lambda: log.read_text().count("started") > FAILED_STARTS + 1)
 
@@ -147,7 +147,8 @@ time.sleep(600)
 """
 
 
-def test_leaving_ends_all_children_the_broker_last(tmp_path: Path) -> None:
+def test_leaving_ends_all_children_the_broker_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "STOP_SECONDS", 60.0)
     stage = Stage(tmp_path)
     roles: tuple[Role, ...] = ("broker", "coordinator", "agent")
     with stage.supervisor:
@@ -159,7 +160,7 @@ def test_leaving_ends_all_children_the_broker_last(tmp_path: Path) -> None:
 
 
 def test_a_child_that_will_not_go_is_made_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedquilt_server.simulate.supervisor.STOP_SECONDS", 0.2)
+    monkeypatch.setattr(supervisor_module, "STOP_SECONDS", 0.2)
     stage = Stage(tmp_path)
     with stage.supervisor:
         log = stage.start("pi", "agent", IGNORES_SIGTERM)
@@ -317,13 +318,12 @@ def test_without_its_fork_server_an_agent_is_started_plainly(forks: Forks) -> No
 
 
 @LINUX_ONLY
-def test_an_agent_does_not_wait_for_a_fork_server_that_has_died(forks: Forks) -> None:
+def test_an_agent_does_not_wait_for_a_fork_server_that_has_died(forks: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
     """The supervisor restarts it later."""
+    monkeypatch.setattr("fedquilt_server.simulate.child_process.FORK_SECONDS", 1e6)
     (forks.stage.folder / "broken.py").write_text("import time; time.sleep(0.3); raise SystemExit('cannot load')")
     forks.start_server("broken")
-    begin = time.monotonic()
     forks.start("pi", SLEEP)
-    assert time.monotonic() - begin < 15
     assert psutil.Process(forks.stage.agent("pi")).ppid() == os.getpid()
 
 

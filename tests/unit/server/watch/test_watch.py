@@ -11,16 +11,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from tests.support import warm
 from tests.support.peers import bare_broker, peer, running
 from tests.support.screens import on_screen
+from tests.support.visitors import stops_at_once
 from tests.support.warm import ForkedProgram
 
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.wire.messages import AgentPresence, CoordinatorPresence, EndMessage, ReceiptMessage, RunMessage
 from fedquilt_common.wire.topics import Topics
+from fedquilt_server.fleet import listener
 from fedquilt_server.provisioning.federation import make_federation
 from fedquilt_server.runs.page_address import PageAddress, note_page
 from fedquilt_server.simulate.mosquitto import broker_command, free_port
@@ -41,7 +44,10 @@ WATCH = ("fedquilt_common.cli", "watch")
 def watching(*options: str) -> Iterator[tuple[subprocess.Popen[str], Iterator[str]]]:
     """``fedquilt watch`` in a pipe; yields the process and its lines."""
     argv = [sys.executable, "-m", *WATCH, *options]
-    with ForkedProgram(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with (
+        mock.patch.object(listener, "STORED_SECONDS", 1e6),  # the fork keeps it
+        ForkedProgram(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+    ):
         assert process.stdout is not None
         try:
             yield process, iter(process.stdout)
@@ -75,18 +81,18 @@ def test_a_line_for_each_change_until_the_end(phase: RunPhase, code: int, store:
         assert ([row["round"] for row in second["history"]], second["replies"]) == ([3], 0)
         store.update(phase=phase, message="the reason")
         assert json.loads(next(lines))["phase"] == phase
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=60)
     assert process.returncode == code
     assert ("the reason" in err) == (code != 0)
 
 
-def test_it_sees_the_end_of_a_page_that_closes_at_once() -> None:
+def test_it_sees_the_end_of_a_page_that_closes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     store = StatusStore(RUN)
     with PageServer(store) as server, watching(server.url, "--json") as (process, lines):
         assert json.loads(next(lines))["phase"] == "training"
         store.update(phase="finished", history=ROWS)
-        server.stop()
-        last = json.loads(process.communicate(timeout=30)[0].splitlines()[-1])
+        assert stops_at_once(server, monkeypatch)
+        last = json.loads(process.communicate(timeout=60)[0].splitlines()[-1])
     assert (process.returncode, last["phase"], last["history"][-1]["round"]) == (0, "finished", 5)
 
 
@@ -97,7 +103,7 @@ def test_a_pipe_gets_a_line_for_each_round(store: StatusStore, page: PageServer)
         store.update(history=ROWS[:3])
         assert next(lines) == "round 3/5: accuracy 0.3000, 0.00 s\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130
 
 
 def test_it_reconnects_and_follows_the_next_run() -> None:
@@ -163,7 +169,7 @@ def test_a_folder_leads_to_its_page_and_shows_its_end_without_one(tmp_path: Path
         write(status="finished")
         last = json.loads(next(lines))
         assert (last["phase"], last["unknown"], last["history"][-1]["round"]) == ("finished", "", 5)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
 
 def test_a_run_that_was_killed_is_interrupted(tmp_path: Path) -> None:
@@ -199,7 +205,7 @@ def test_over_a_broker(tmp_path: Path) -> None:
             assert json.loads(next(lines))["awaited"] == [1]
             client.publish(topics.end, EndMessage(run="x-1", reason="all rounds are done").encode(), retain=True)
             assert json.loads(next(lines))["phase"] == "finished"
-            assert process.wait(30) == 0
+            assert process.wait(60) == 0
 
 
 def test_the_identity_watch_has_the_rights_for_it(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def page() -> Iterator[MakePage]:
             requests: Requests = queue.SimpleQueue()
             access = Access(TOKEN, reads_need_token)
             server = opened.enter_context(PageServer(store, access=access, request_control=requests.put))
-            return opened.enter_context(httpx.Client(base_url=server.url, timeout=10)), requests
+            return opened.enter_context(httpx.Client(base_url=server.url, timeout=60)), requests
 
         yield make
 

@@ -25,7 +25,7 @@ def store() -> StatusStore:
 
 @pytest.fixture
 def web(store: StatusStore) -> Iterator[httpx.Client]:
-    with PageServer(store) as server, httpx.Client(base_url=server.url, timeout=10) as client:
+    with PageServer(store) as server, httpx.Client(base_url=server.url, timeout=60) as client:
         yield client
 
 

@@ -67,7 +67,7 @@ def open_page(folder: Path) -> Iterator[Callable[..., httpx.Client]]:
         def start(**options: object) -> httpx.Client:
             store = StatusStore(Snapshot(name='di"gits/7 fedavg'))
             server = opened.enter_context(PageServer(store, folder=folder, **options))  # type: ignore[arg-type]
-            return opened.enter_context(httpx.Client(base_url=server.url, timeout=10))
+            return opened.enter_context(httpx.Client(base_url=server.url, timeout=60))
 
         yield start
 
@@ -193,7 +193,7 @@ def test_open_downloads_are_bounded_and_leave_no_file_open(
             reading.enter_context(web.stream("GET", "/api/v1/model"))
         refused = web.get("/api/v1/model")
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while str(folder / BLOBS / digest) in {file.path for file in psutil.Process().open_files()}:
         assert time.monotonic() < end, "a download that a visitor has left keeps its file open"
         time.sleep(0.02)

@@ -84,7 +84,7 @@ def ask(page: PageServer, head: str) -> tuple[int, str]:
     """Send a request as it is; returns the status code and the body."""
     url = httpx.URL(page.url)
     assert url.port is not None
-    with socket.create_connection((url.host, url.port), timeout=10) as visitor:
+    with socket.create_connection((url.host, url.port), timeout=60) as visitor:
         visitor.sendall(f"{head}\r\nConnection: close\r\n\r\n".encode())
         parts = []
         while part := visitor.recv(65536):

@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def web(folder: Path) -> Iterator[httpx.Client]:
-    with serve(folder) as server, httpx.Client(base_url=server.url, timeout=10) as client:
+    with serve(folder) as server, httpx.Client(base_url=server.url, timeout=60) as client:
         yield client
 
 
@@ -189,7 +189,7 @@ def test_the_stream_of_a_run_follows_its_page(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "digits", status="running", exit_code=None)
     with lock_folder(folder), PageServer(store) as page, serve(tmp_path) as server:
         note_page(folder, PageAddress(url=page.url, run=store.current.run))
-        with httpx.stream("GET", f"{server.url}runs/digits/api/v1/stream", timeout=20) as answer:
+        with httpx.stream("GET", f"{server.url}runs/digits/api/v1/stream", timeout=60) as answer:
             lines = answer.iter_lines()
             assert any('"round":21' in line for line in lines)
             store.update(round=22)
@@ -208,7 +208,7 @@ def test_only_so_many_runs_are_open(folder: Path) -> None:
     closing.set()
     for run in others:
         assert run is not None
-        assert run.closing.wait(10), "all streams end with the server"
+        assert run.closing.wait(60), "all streams end with the server"
 
 
 # --- the schema ----------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def open_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenPage]:
 
         def start(folder: Path) -> httpx.Client:
             server = opened.enter_context(PageServer(StatusStore(), folder=folder))
-            return opened.enter_context(httpx.Client(base_url=server.url, timeout=10))
+            return opened.enter_context(httpx.Client(base_url=server.url, timeout=60))
 
         yield start
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from tests.support.visitors import stops_at_once
 
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
@@ -33,7 +34,7 @@ def test_each_round_comes_once_and_the_last_event_is_the_end(monkeypatch: pytest
     monkeypatch.setattr(snapshot_stream, "HEARTBEAT_SECONDS", 0.1)
     replies = [ReplyRow(round=4, agent="pi", outcome="accepted")]
     store = StatusStore(Snapshot(run="r", history=ROWS[:2], reply_rows=replies))
-    with PageServer(store) as server, httpx.stream("GET", f"{server.url}api/v1/stream?since=1", timeout=10) as answer:
+    with PageServer(store) as server, httpx.stream("GET", f"{server.url}api/v1/stream?since=1", timeout=60) as answer:
         found = events(answer.iter_lines())
         first = json.loads(next(found)[1])
         assert ([row["round"] for row in first["history"]], "reply_rows" in first) == ([2], False)
@@ -42,7 +43,7 @@ def test_each_round_comes_once_and_the_last_event_is_the_end(monkeypatch: pytest
         second = next(data for name, data in found if name == "snapshot")
         assert [row["round"] for row in json.loads(second)["history"]] == [3]
         store.update(history=ROWS, phase="finished")
-        closing = threading.Thread(target=server.stop)
+        closing = threading.Thread(target=stops_at_once, args=(server, monkeypatch))
         closing.start()
         rest = [json.loads(data) for name, data in found if name == "snapshot"]
         closing.join()

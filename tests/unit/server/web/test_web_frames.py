@@ -17,6 +17,7 @@ from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import RunEvent
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot, StatusStore
+from fedquilt_server.web import frames
 from fedquilt_server.web.bars import draw_timeline
 from fedquilt_server.web.curves import BUCKETS, COLUMNS, RAW_POINTS, draw_curves, split_seconds
 from fedquilt_server.web.fragments import EVENTS_SHOWN, ROUNDS_SHOWN
@@ -109,12 +110,17 @@ def test_a_slow_reader_receives_the_newest_state_once() -> None:
     assert json.loads(page.update()["boards"]) == {"a": {"load": "49.00"}}
 
 
-def test_frames_are_made_a_few_times_a_second() -> None:
+def test_frames_are_made_a_few_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "FRAME_SECONDS", 1e6)
     page = Page()
     first = page.source.current()
     page.store.update(round=3)
     assert page.source.current() is first
-    assert page.source.current(newest=True) is not first
+    monkeypatch.setattr(frames, "FRAME_SECONDS", 0.0)
+    assert page.source.current() is not first
+    monkeypatch.setattr(frames, "FRAME_SECONDS", 1e6)
+    page.store.update(round=4)
+    assert page.source.current(newest=True).snapshot.round == 4
     assert FRAME_SECONDS >= 0.25
 
 
