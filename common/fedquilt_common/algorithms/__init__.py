@@ -41,7 +41,15 @@ from fedquilt_common.algorithms.scaffold import Scaffold
 from fedquilt_common.algorithms.scalefl import ScaleFL
 from fedquilt_common.algorithms.weighted_fedavg import WeightedFedAvg
 from fedquilt_common.errors import ExperimentError, FedquiltError
-from fedquilt_common.user_imports import USER_ERRORS, describe_sys_exit, find_place, package_of, resolve
+from fedquilt_common.user_imports import (
+    USER_ERRORS,
+    describe_sys_exit,
+    find_parameters,
+    find_place,
+    package_of,
+    resolve,
+    suggest,
+)
 
 ALGORITHMS: dict[str, type[Any]] = {
     "fedavg": FedAvg,
@@ -108,6 +116,7 @@ def _make(kind: Callable[..., Any], fields: Mapping[str, Any]) -> Algorithm:
 
 def _make_own(name: str, fields: Mapping[str, Any], allowed: Collection[str]) -> Algorithm:
     kind = resolve(name, {}, "algorithm", allowed)
+    _check_fields(name, kind, fields)
     try:
         return _make(kind, fields)
     except FedquiltError:
@@ -120,6 +129,16 @@ def _make_own(name: str, fields: Mapping[str, Any], allowed: Collection[str]) ->
             f"algorithm '{name}' cannot be made with {given}: {type(error).__name__}: {error} "
             f"({find_place(error, package_of(name))}); correct these fields, or its __post_init__"
         ) from error
+
+
+def _check_fields(name: str, kind: Callable[..., Any], fields: Mapping[str, Any]) -> None:
+    """Check that a user's own algorithm has the fields."""
+    accepted, takes_any = find_parameters(kind)
+    known = [field.removesuffix("_") for field in accepted]
+    for key in () if takes_any else fields:
+        if key not in known:
+            advice = suggest(key, known) if known else "it has none; remove it"
+            raise ExperimentError(f"algorithm.{key}: the algorithm '{name}' has no such field; {advice}")
 
 
 def field_name(key: str) -> str:

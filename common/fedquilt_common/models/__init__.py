@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from fedquilt_common.errors import ExperimentError, FedquiltError
-from fedquilt_common.user_imports import USER_ERRORS, describe_sys_exit, package_of, resolve, suggest
+from fedquilt_common.user_imports import USER_ERRORS, describe_sys_exit, find_parameters, package_of, resolve, suggest
 
 if TYPE_CHECKING:
     from torch import nn
@@ -139,13 +139,8 @@ def has_param(name: str, key: str) -> bool:
 
 
 def _check_params(name: str, factory: Callable[..., Any], params: Mapping[str, Any]) -> None:
-    try:
-        accepted = inspect.signature(factory).parameters
-    except (TypeError, ValueError):
-        return  # some factories written in C have no signature; the call reports parameters that do not fit
-    keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    known = [key for key, parameter in accepted.items() if parameter.kind in keyword and key not in _GIVEN]
-    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values())
+    accepted, takes_any = find_parameters(factory)
+    known = [key for key in accepted if key not in _GIVEN]
     for key in params:
         if key in _GIVEN or (key not in known and not takes_any):
             advice = suggest(key, known) if known else "it has none; remove it"

@@ -32,7 +32,10 @@ CASES = {
     ),
     "an error in __post_init__": ({"how": "run"}, "RuntimeError: no (my_own.py line 14)"),
     "a mistake in __post_init__": ({"how": "x"}, "KeyError: 'x' (my_own.py line 14)"),
-    "a field that it lacks": ({"when": 1}, "algorithm.when = 1: TypeError: Own.__init__() got an unexpected keyword"),
+    "a field that it lacks": (
+        {"howe": 1},
+        "algorithm.howe: the algorithm 'my_own:Own' has no such field; did you mean 'how'?",
+    ),
 }
 
 
