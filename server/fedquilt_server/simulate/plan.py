@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment, dump_experiment
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
-from fedquilt_server.runs.other_experiment import name_other_experiment
+from fedquilt_server.runs.other_experiment import CHOOSE, name_other_experiment
 from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.simulate.child_process import ChildSpec
 from fedquilt_server.simulate.mosquitto import free_port
@@ -147,7 +147,7 @@ def make_plan(
         )
     before, yaml = inspect_folder(folder), dump_experiment(experiment)
     if before.experiment is not None and before.experiment != yaml:
-        raise RunFolderError(f"{name_other_experiment(folder, before.experiment, yaml)}: choose another --out")
+        raise RunFolderError(f"{name_other_experiment(folder, before.experiment, yaml)}: {CHOOSE}")
     if before.finished:
         raise RunFolderError(f"{folder} holds a finished run: read its result.json, or choose another --out")
     if port:
