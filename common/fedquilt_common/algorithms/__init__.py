@@ -118,7 +118,7 @@ def _make_own(name: str, fields: Mapping[str, Any], allowed: Collection[str]) ->
     kind = resolve(name, {}, "algorithm", allowed)
     _check_fields(name, kind, fields)
     try:
-        return _make(kind, fields)
+        return _check_methods(name, _make(kind, fields))
     except FedquiltError:
         raise
     except USER_ERRORS as error:
@@ -137,8 +137,19 @@ def _check_fields(name: str, kind: Callable[..., Any], fields: Mapping[str, Any]
     known = [field.removesuffix("_") for field in accepted]
     for key in () if takes_any else fields:
         if key not in known:
-            advice = suggest(key, known) if known else "it has none; remove it"
+            advice = suggest(key, known) if known else "it has none; remove it, or make the class a frozen dataclass"
             raise ExperimentError(f"algorithm.{key}: the algorithm '{name}' has no such field; {advice}")
+
+
+def _check_methods(name: str, made: Algorithm) -> Algorithm:
+    """Return what a user's own factory returned, if it has the methods of an algorithm."""
+    missing = [method for method in ("init", "round", "evaluate", "work") if not callable(getattr(made, method, None))]
+    if missing:
+        raise ExperimentError(
+            f"algorithm '{name}': {type(made).__name__} has no method {', '.join(missing)}; write it, or inherit from "
+            "an algorithm such as FedAvg"
+        )
+    return made
 
 
 def field_name(key: str) -> str:

@@ -164,6 +164,7 @@ def _initialise_as_keras(module: nn.Module) -> nn.Module:
 
 def _build(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> nn.Module:
     from torch import nn
+    from torch.nn.parameter import is_lazy
 
     try:
         module = factory(**arguments)
@@ -180,4 +181,6 @@ def _build(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any])
         ) from error
     if not isinstance(module, nn.Module):
         raise ExperimentError(f"model: '{name}' returned a {type(module).__name__}; it must return a torch.nn.Module")
+    if lazy := [key for key, array in module.state_dict(keep_vars=True).items() if is_lazy(array)]:
+        raise ExperimentError(f"model: '{name}': {lazy[0]} of a lazy layer has no shape; give the layer its input size")
     return module

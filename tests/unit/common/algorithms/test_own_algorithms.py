@@ -54,6 +54,12 @@ def test_it_cannot_be_made(own: str, fields: dict[str, Any], words: str) -> None
     assert caught.value.exit_code == 4
 
 
+def test_what_is_no_algorithm_is_refused(own: str) -> None:
+    module, _, _ = own.partition(":")
+    with pytest.raises(ExperimentError, match="function has no method init, round, evaluate, work; write it"):
+        make_algorithm(f"{module}:dataclass", {}, ("*",))
+
+
 def test_errors_of_fedquilt_pass_unchanged(own: str) -> None:
     with pytest.raises(PayloadError, match=r"^no$"):
         make_algorithm(own, {"how": "payload"}, ("*",))
