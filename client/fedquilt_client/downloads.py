@@ -150,7 +150,7 @@ class Downloads:
             return
         problem = (
             f"a patch of {header.size} bytes does not fit into {self._store.folder}: {free} bytes are free there, and "
-            f"{DISK_RESERVE} of them stay free"
+            f"{DISK_RESERVE} must stay free"
         )
         wanted = self._wanted.get(place)
         if wanted is None or wanted.digest != header.digest or header.size > wanted.size:

@@ -137,5 +137,5 @@ class SiteIntake:
         if header.size > free - DISK_RESERVE:
             raise NoRoomError(
                 f"the relay of the site has no room for {header.size} bytes: {free} bytes are free in "
-                f"{self._store.folder}, and {DISK_RESERVE} of them stay free"
+                f"{self._store.folder}, and {DISK_RESERVE} must stay free"
             )

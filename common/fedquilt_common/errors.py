@@ -18,7 +18,10 @@ EXIT_CODES: Final[dict[int, str]] = {
     6: "the folder is in use, damaged, not writable, or holds another run (for `simulate`, also a finished one); "
     "the disk is full; or another coordinator works in the federation",
     7: "the run failed before its last round, or a replay differs from the recorded run",
-    8: "a federation's folder of identities is missing or damaged, or has no such board",
+    8: (
+        "a federation's folder of identities is missing or damaged, has no such board, or cannot have it as asked: its "
+        "name or kind is not valid, or another board hosts the client"
+    ),
     9: "an image or a card cannot be written, or reads back differently",
     10: "a check of `fedquilt doctor` failed",
     11: "Ansible is missing, or it did not upgrade every board",

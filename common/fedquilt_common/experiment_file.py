@@ -130,7 +130,7 @@ def _set_at(root: dict[str, Any], keys: Sequence[str], value: Any, label: str) -
         elif isinstance(parent, dict):
             index = key
             if not last and parent.get(key) is None:
-                parent[key] = {}
+                parent[key] = _new_section(keys[: depth + 2], label)
         else:
             path = ".".join(keys[:depth])
             raise ExperimentError(f"{label}: {path} is {_short_repr(parent)}, which has no keys")
@@ -138,6 +138,16 @@ def _set_at(root: dict[str, Any], keys: Sequence[str], value: Any, label: str) -
             parent[index] = value
         else:
             parent = parent[index]
+
+
+def _new_section(keys: Sequence[str], label: str) -> dict[str, Any]:
+    """Return the section that the last of ``keys`` is set in; a list needs its items, so it cannot be made this way."""
+    if keys[-1].isdigit():
+        path = ".".join(keys[:-1])
+        raise ExperimentError(
+            f"{label}: the file has no list '{path}' with an item {keys[-1]}; set the whole list: {path}=[...]"
+        )
+    return {}
 
 
 def _list_index(items: list[Any], key: str, label: str) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
+import inspect
 import re
 import sys
 import traceback
@@ -99,6 +100,20 @@ def suggest(name: str, names: Iterable[str]) -> str:
     return f"choose one of: {', '.join(choices)}" if choices else "no name is valid here"
 
 
+def find_parameters(function: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
+    """Return the parameters that a function takes by keyword, and whether it takes any other keyword.
+
+    A function written in C may have no signature. It counts as one that takes any keyword.
+    """
+    try:
+        accepted = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return {}, True
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values())
+    return {name: parameter for name, parameter in accepted.items() if parameter.kind in kinds}, takes_any
+
+
 def resolve(name: str, table: Mapping[str, str], what: str, allowed: Collection[str] = ()) -> Callable[..., Any]:
     """Import the callable that ``name`` refers to.
 
@@ -159,7 +174,7 @@ def _import_problem(error: BaseException, module: str, attribute: str) -> str:
     missing = str(error.name) if isinstance(error, ModuleNotFoundError) else ""
     if missing and f"{module}.".startswith(f"{missing}."):
         file = module.removesuffix(".py")
-        advice = "install the package where this program runs, or correct the name"
+        advice = "install the package where this program runs, add its folder to PYTHONPATH, or correct the name"
         return f"{reason}; {f'write {file}:{attribute}, without .py' if file != module else advice}"
     advice = f"install {missing} where this program runs, or correct the module" if missing else "correct it"
     return f"{reason} ({find_place(error, package_of(module))}); {advice}"

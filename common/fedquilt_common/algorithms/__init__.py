@@ -41,7 +41,15 @@ from fedquilt_common.algorithms.scaffold import Scaffold
 from fedquilt_common.algorithms.scalefl import ScaleFL
 from fedquilt_common.algorithms.weighted_fedavg import WeightedFedAvg
 from fedquilt_common.errors import ExperimentError, FedquiltError
-from fedquilt_common.user_imports import USER_ERRORS, describe_sys_exit, find_place, package_of, resolve
+from fedquilt_common.user_imports import (
+    USER_ERRORS,
+    describe_sys_exit,
+    find_parameters,
+    find_place,
+    package_of,
+    resolve,
+    suggest,
+)
 
 ALGORITHMS: dict[str, type[Any]] = {
     "fedavg": FedAvg,
@@ -108,8 +116,9 @@ def _make(kind: Callable[..., Any], fields: Mapping[str, Any]) -> Algorithm:
 
 def _make_own(name: str, fields: Mapping[str, Any], allowed: Collection[str]) -> Algorithm:
     kind = resolve(name, {}, "algorithm", allowed)
+    _check_fields(name, kind, fields)
     try:
-        return _make(kind, fields)
+        return _check_methods(name, _make(kind, fields))
     except FedquiltError:
         raise
     except USER_ERRORS as error:
@@ -120,6 +129,27 @@ def _make_own(name: str, fields: Mapping[str, Any], allowed: Collection[str]) ->
             f"algorithm '{name}' cannot be made with {given}: {type(error).__name__}: {error} "
             f"({find_place(error, package_of(name))}); correct these fields, or its __post_init__"
         ) from error
+
+
+def _check_fields(name: str, kind: Callable[..., Any], fields: Mapping[str, Any]) -> None:
+    """Check that a user's own algorithm has the fields."""
+    accepted, takes_any = find_parameters(kind)
+    known = [field.removesuffix("_") for field in accepted]
+    for key in () if takes_any else fields:
+        if key not in known:
+            advice = suggest(key, known) if known else "it has none; remove it, or make the class a frozen dataclass"
+            raise ExperimentError(f"algorithm.{key}: the algorithm '{name}' has no such field; {advice}")
+
+
+def _check_methods(name: str, made: Algorithm) -> Algorithm:
+    """Return what a user's own factory returned, if it has the methods of an algorithm."""
+    missing = [method for method in ("init", "round", "evaluate", "work") if not callable(getattr(made, method, None))]
+    if missing:
+        raise ExperimentError(
+            f"algorithm '{name}': {type(made).__name__} has no method {', '.join(missing)}; write it, or inherit from "
+            "an algorithm such as FedAvg"
+        )
+    return made
 
 
 def field_name(key: str) -> str:

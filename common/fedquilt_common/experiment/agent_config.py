@@ -121,19 +121,16 @@ def merge_config(model: type[_Config], command: str, config: Path | None, option
     try:
         return model.model_validate({**(read_agent_config(config) if config else {}), **options})
     except ValidationError as error:
-        problems = list_problems(error, model)
-        mistakes = [
-            f"--{problem.path} is missing; give it as an option or in --config"
-            for problem in problems
-            if problem.why == MISSING
-        ]
-        raise ExperimentError(f"{command}: {'; '.join(mistakes or map(describe_mistake, problems))}") from None
+        mistakes = map(describe_mistake, list_problems(error, model))
+        raise ExperimentError(f"{command}: {'; '.join(mistakes)}") from None
 
 
 def describe_mistake(problem: Problem) -> str:
     """Return a problem of a configuration as a sentence; that of the whole configuration without its values."""
     if not problem.path:
         return problem.why
+    if problem.why == MISSING:
+        return f"--{problem.path} is missing; give it as an option or in --config"
     return _PASSWORD.sub(r"\1:***@", f"{problem.path}: {problem.why} (it is {problem.value!r})")
 
 

@@ -60,7 +60,8 @@ class Classification(LearningTask):
         if shapes[-1] == (self.classes,):
             return ""
         found = "x".join(map(str, shapes[-1])) or "1"
-        return f"the model has {found} outputs for a sample, but the data set has {self.classes} classes; {WIDEN}"
+        noun = "output" if found == "1" else "outputs"
+        return f"the model has {found} {noun} for a sample, but the data set has {self.classes} classes; {WIDEN}"
 
     def targets(self, y: NDArray[Any]) -> NDArray[Any]:
         return y.astype(np.int64) if y.ndim == 1 else y.astype(np.float32).reshape(len(y), -1)

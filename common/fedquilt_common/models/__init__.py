@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from fedquilt_common.errors import ExperimentError, FedquiltError
-from fedquilt_common.user_imports import USER_ERRORS, describe_sys_exit, package_of, resolve, suggest
+from fedquilt_common.user_imports import USER_ERRORS, describe_sys_exit, find_parameters, package_of, resolve, suggest
 
 if TYPE_CHECKING:
     from torch import nn
@@ -139,13 +139,8 @@ def has_param(name: str, key: str) -> bool:
 
 
 def _check_params(name: str, factory: Callable[..., Any], params: Mapping[str, Any]) -> None:
-    try:
-        accepted = inspect.signature(factory).parameters
-    except (TypeError, ValueError):
-        return  # some factories written in C have no signature; the call reports parameters that do not fit
-    keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    known = [key for key, parameter in accepted.items() if parameter.kind in keyword and key not in _GIVEN]
-    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values())
+    accepted, takes_any = find_parameters(factory)
+    known = [key for key in accepted if key not in _GIVEN]
     for key in params:
         if key in _GIVEN or (key not in known and not takes_any):
             advice = suggest(key, known) if known else "it has none; remove it"
@@ -169,6 +164,7 @@ def _initialise_as_keras(module: nn.Module) -> nn.Module:
 
 def _build(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> nn.Module:
     from torch import nn
+    from torch.nn.parameter import is_lazy
 
     try:
         module = factory(**arguments)
@@ -185,4 +181,6 @@ def _build(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any])
         ) from error
     if not isinstance(module, nn.Module):
         raise ExperimentError(f"model: '{name}' returned a {type(module).__name__}; it must return a torch.nn.Module")
+    if lazy := [key for key, array in module.state_dict(keep_vars=True).items() if is_lazy(array)]:
+        raise ExperimentError(f"model: '{name}': {lazy[0]} of a lazy layer has no shape; give the layer its input size")
     return module

@@ -8,7 +8,7 @@ hosts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,6 +21,7 @@ from fedquilt_server.coordinator.same_id import SameId
 from fedquilt_server.round.events import Joined, Left
 from fedquilt_server.round.machine import Machine
 from fedquilt_server.runs import clock
+from fedquilt_server.status.waiting import ranges
 
 SILENCE_SECONDS: Final = 90.0
 """An agent without any message for this time is handled as gone; agents of earlier versions pause for 30 s."""
@@ -33,6 +34,7 @@ MOST_CLAIMS: Final = 1_000_000
 _CHECK_SECONDS: Final = 1.0
 _SHOWN: Final = 8
 """Clients that a reason lists."""
+_OTHERWISE: Final = "otherwise, give one of the agents other `clients`"
 
 _ALL_FREE: Final = Assignments()
 
@@ -328,17 +330,21 @@ class Claims:
         taken = [c for c in allowed if hosts.get(c, agent) != agent]
         if foreign:
             names = _agents_of(foreign[:_SHOWN], owners)
-            self._refuse(agent, foreign[0], f"the inventory assigns clients {foreign[:_SHOWN]} to {names}")
+            self._refuse(agent, foreign[0], f"the inventory assigns {_name(foreign[:_SHOWN])} to {names}")
         if taken:
             names = _agents_of(taken[:_SHOWN], hosts)
-            moves = f"They move when it leaves or is silent for {SILENCE_SECONDS:g} s"
-            self._refuse(agent, taken[0], f"clients {taken[:_SHOWN]} have another agent: {names}. {moves}")
+            advice = f"A client moves when its agent leaves or is silent for {SILENCE_SECONDS:g} s; {_OTHERWISE}"
+            self._refuse(agent, taken[0], f"already hosted by {names}: {_name(taken[:_SHOWN])}. {advice}")
         if claim.unknown is not None:
             last = self._machine.policy.clients - 1
             self._refuse(agent, claim.unknown, f"the experiment has clients 0 to {last} only")
 
     def _refuse(self, agent: str, client: ClientId | None, reason: str) -> None:
         self._refusals.add(agent, client, self._machine.round, reason)
+
+
+def _name(clients: Sequence[ClientId]) -> str:
+    return f"client{'s' * (len(clients) > 1)} {ranges(clients)}"
 
 
 def _agents_of(clients: Iterable[ClientId], hosts: Mapping[ClientId, str]) -> str:

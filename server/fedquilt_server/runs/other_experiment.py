@@ -14,6 +14,7 @@ _SHOWN: Final = 3
 """Keys that are named at most."""
 _WIDEST: Final = 60
 """Characters of a value that are shown at most."""
+CHOOSE: Final = "choose another --out, or give the settings of that run to resume it"
 
 
 def name_other_experiment(folder: Path, before: str, now: str) -> str:

@@ -18,7 +18,7 @@ from fedquilt_server.runs import clock
 from fedquilt_server.runs.begun_mark import BegunMark, check_mark, mark_path, read_mark, write_mark
 from fedquilt_server.runs.blob_store import BLOBS, BlobStore
 from fedquilt_server.runs.journal import Journal, peek_meta
-from fedquilt_server.runs.other_experiment import name_other_experiment
+from fedquilt_server.runs.other_experiment import CHOOSE, name_other_experiment
 from fedquilt_server.status.run_file_names import EXPERIMENT, JOURNAL
 
 """Name of the journal's file."""
@@ -164,5 +164,5 @@ def _check_folder(path: Path, yaml: str, *, resume: bool) -> bool:
     if before.begun and not resume:
         raise RunFolderError(f"{path} already holds a run: resume it with --resume, or choose another --out")
     if before.experiment is not None and before.experiment != yaml:
-        raise RunFolderError(f"{name_other_experiment(path, before.experiment, yaml)}: choose another --out")
+        raise RunFolderError(f"{name_other_experiment(path, before.experiment, yaml)}: {CHOOSE}")
     return before.begun

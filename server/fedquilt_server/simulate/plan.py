@@ -8,16 +8,21 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment, dump_experiment
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
-from fedquilt_server.runs.other_experiment import name_other_experiment
+from fedquilt_server.runs.other_experiment import CHOOSE, name_other_experiment
 from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.simulate.child_process import ChildSpec
 from fedquilt_server.simulate.mosquitto import free_port
 from fedquilt_server.simulate.secure_listener import SecureListener
+from fedquilt_server.status.page_listener import await_port
+
+PAGE_HOST: Final = "127.0.0.1"
+PORT_SECONDS: Final = 5.0
+"""How long the coordinator of a simulation that was killed may take to free the port of its page."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ class SimulationPlan:
     @property
     def page_url(self) -> str:
         """Address of the status page."""
-        return f"http://127.0.0.1:{self.page_port}/"
+        return f"http://{PAGE_HOST}:{self.page_port}/"
 
 
 class AgentHosts(Protocol):
@@ -132,6 +137,8 @@ def make_plan(
     Raises:
         RunFolderError: the folder holds a finished run, or a run of another experiment.
         ExperimentError: the agents need samples of their own.
+        PortInUseError: another program uses the port.
+        PageAddressError: this machine cannot listen on the port.
     """
     if experiment.data.delivery == "own":
         raise ExperimentError(
@@ -140,7 +147,9 @@ def make_plan(
         )
     before, yaml = inspect_folder(folder), dump_experiment(experiment)
     if before.experiment is not None and before.experiment != yaml:
-        raise RunFolderError(f"{name_other_experiment(folder, before.experiment, yaml)}: choose another --out")
+        raise RunFolderError(f"{name_other_experiment(folder, before.experiment, yaml)}: {CHOOSE}")
     if before.finished:
         raise RunFolderError(f"{folder} holds a finished run: read its result.json, or choose another --out")
+    if port:
+        await_port(PAGE_HOST, port, PORT_SECONDS)
     return SimulationPlan(experiment, folder, port or free_port(), broker, free_port(), linger, python_path)

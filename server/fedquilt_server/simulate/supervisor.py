@@ -36,6 +36,8 @@ class _Child:
     spec: ChildSpec
     process: ChildProcess
     started: float
+    log_start: int
+    """Size of its log when this process was started: what precedes is of earlier processes, perhaps of earlier days."""
     failed_starts: int = 0
     restarts: int = 0
     memory: Memory = field(default_factory=Memory)
@@ -70,7 +72,8 @@ class Supervisor:
     def start(self, *specs: ChildSpec) -> None:
         """Start child processes and record their process ids."""
         for spec in specs:
-            self._children[spec.name] = _Child(spec, self._spawn(spec), time.monotonic())
+            log_start = _size(spec.log)
+            self._children[spec.name] = _Child(spec, self._spawn(spec), time.monotonic(), log_start)
         self._write_pids()
 
     def _spawn(self, spec: ChildSpec) -> ChildProcess:
@@ -125,11 +128,12 @@ class Supervisor:
         child.failed_starts = child.failed_starts + 1 if failed else 0
         if code in child.spec.final_codes or child.failed_starts >= FAILED_STARTS:
             if child.spec.listener is None:
-                raise _failure(child.spec, code)
+                raise _failure(child.spec, code, child.log_start)
             self._do_without(child)
             return
         if failed:
             time.sleep(0.2)
+        child.log_start = _size(child.spec.log)
         child.process, child.started = self._spawn(child.spec), time.monotonic()
         child.restarts += 1
         self._write_pids()
@@ -193,11 +197,15 @@ def describe_exit(code: int) -> str:
     return f"was killed by {signal.Signals(-code).name} ({signal.strsignal(-code)})"
 
 
-def _failure(spec: ChildSpec, code: int) -> RunFailedError:
-    tail = "\n".join(spec.log.read_text(errors="replace").strip().splitlines()[-15:])
-    if code == RunFailedError.exit_code and (message := last_error(tail)):
-        return RunFailedError(message)  # it is complete; a traceback before it is no reason
-    error = RunFailedError(f"{spec.name} {describe_exit(code)}. The end of its log ({spec.log}):\n{tail}")
+def _size(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0
+
+
+def _failure(spec: ChildSpec, code: int, log_start: int) -> RunFailedError:
+    """Return the error of a child that is given up: the coordinator's own message, which is complete, or its log."""
+    tail = "\n".join(spec.log.read_bytes()[log_start:].decode(errors="replace").strip().splitlines()[-15:])
+    message = last_error(tail) if spec.role == "coordinator" and code in spec.final_codes else ""
+    error = RunFailedError(message or f"{spec.name} {describe_exit(code)}. The end of its log ({spec.log}):\n{tail}")
     if code in spec.final_codes | {BrokerUnreachableError.exit_code}:
         error.exit_code = code
     return error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import socket
 import threading
@@ -14,7 +13,7 @@ from typing import TypeVar
 import uvicorn
 from fastapi import FastAPI
 
-from fedquilt_common.errors import FedquiltError
+from fedquilt_server.status.page_listener import PageAddressError, open_listener
 from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.web.access import Access
 from fedquilt_server.web.app import create_app
@@ -29,14 +28,6 @@ KEEP_ALIVE_SECONDS = 5
 """Seconds for which an idle connection stays open for the next request."""
 _log = logging.getLogger(__name__)
 _OPEN_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
-
-
-class PortInUseError(FedquiltError):
-    """Another program uses the status page's port."""
-
-
-class PageAddressError(FedquiltError):
-    """The status page cannot listen on the given address."""
 
 
 Server = TypeVar("Server", bound="WebServer")
@@ -164,32 +155,6 @@ def _config(app: object, connections: int) -> uvicorn.Config:
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         limit_concurrency=connections,
         backlog=accept_backlog(connections),
-    )
-
-
-def open_listener(host: str, port: int) -> socket.socket:
-    """Open a listening socket.
-
-    Raises:
-        PortInUseError: another program uses the port.
-        PageAddressError: this machine cannot listen on the address.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise _address_error(error, host, port) from error
-
-
-def _address_error(error: OSError, host: str, port: int) -> FedquiltError:
-    if error.errno == errno.EADDRINUSE:
-        return PortInUseError(
-            f"The status page cannot use port {port} on {host}: another program uses it. "
-            "Choose another port, or 0 for any free port. The other program may be a coordinator that is still running."
-        )
-    return PageAddressError(
-        f"The status page cannot listen on {host} port {port}: {error.strerror or error}. "
-        "Use an address of this machine (127.0.0.1, or 0.0.0.0 for all its addresses) and a port of 1024 or above."
     )
 
 

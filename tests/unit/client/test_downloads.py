@@ -335,7 +335,7 @@ def test_what_the_disk_cannot_hold_is_an_error_that_names_the_disk(board: Board)
     with pytest.raises(RunFolderError, match=r"95 bytes does not fit into .*: 67108958 bytes are free there"):
         board.arrive()
     board.free = 0
-    with pytest.raises(RunFolderError, match="0 bytes are free there, and 67108864 of them stay free"):
+    with pytest.raises(RunFolderError, match="0 bytes are free there, and 67108864 must stay free"):
         board.downloads.take(TOPICS.parse(TOPICS.slot_chunk("slices/0", 0)), chunk_header(data(0), 0, 10), data(0)[:10])
     assert board.files() == set()
     board.free = DISK_RESERVE + len(data(0))

@@ -167,6 +167,13 @@ def test_overrides_reach_lists_and_make_sections() -> None:
     assert parse_experiment(MINIMAL, "f", ["training.lr=0.5"]).training.lr == 0.5
 
 
+def test_an_item_of_a_list_that_the_file_lacks_is_an_error_of_the_override() -> None:
+    text = refusal(MINIMAL, "fleet.0.agents=2")
+    assert (
+        text == "--set fleet.0.agents=2: the file has no list 'fleet' with an item 0; set the whole list: fleet=[...]"
+    )
+
+
 @pytest.mark.parametrize(
     ("override", "expected"),
     [

@@ -171,6 +171,13 @@ def test_no_mistake_in_an_agents_settings_is_answered_in_words_of_pydantic(wrong
     assert not FOREIGN.search(str(error.value).partition(" (it is")[0]), str(error.value)
 
 
+def test_a_misspelt_key_is_named_beside_the_one_that_is_missing() -> None:
+    with pytest.raises(ExperimentError) as error:
+        merge_config(AgentConfig, "agent", None, {"broker": "b", "id": "a", "client": "0-3"})
+    assert "--clients is missing; give it as an option or in --config" in str(error.value)
+    assert "client: unknown key; did you mean 'clients'? (it is '0-3')" in str(error.value)
+
+
 @each(["1", "name: [1]\nurl: b\nboards: 3", "names: a", "name: a\nboards: {a: {kind: 1, until: soon}}"])
 def test_no_mistake_in_a_federations_record_is_answered_in_words_of_pydantic(text: str) -> None:
     with pytest.raises(ValidationError) as error:

@@ -32,7 +32,10 @@ CASES = {
     ),
     "an error in __post_init__": ({"how": "run"}, "RuntimeError: no (my_own.py line 14)"),
     "a mistake in __post_init__": ({"how": "x"}, "KeyError: 'x' (my_own.py line 14)"),
-    "a field that it lacks": ({"when": 1}, "algorithm.when = 1: TypeError: Own.__init__() got an unexpected keyword"),
+    "a field that it lacks": (
+        {"howe": 1},
+        "algorithm.howe: the algorithm 'my_own:Own' has no such field; did you mean 'how'?",
+    ),
 }
 
 
@@ -49,6 +52,12 @@ def test_it_cannot_be_made(own: str, fields: dict[str, Any], words: str) -> None
         make_algorithm(own, fields, ("*",))
     assert words in str(caught.value)
     assert caught.value.exit_code == 4
+
+
+def test_what_is_no_algorithm_is_refused(own: str) -> None:
+    module, _, _ = own.partition(":")
+    with pytest.raises(ExperimentError, match="function has no method init, round, evaluate, work; write it"):
+        make_algorithm(f"{module}:dataclass", {}, ("*",))
 
 
 def test_errors_of_fedquilt_pass_unchanged(own: str) -> None:

@@ -97,6 +97,8 @@ def anything(**params):
     return nn.Identity()
 def nothing(input_shape, classes):
     return 3
+def lazy(input_shape, classes):
+    return nn.LazyLinear(classes)
 def broken(input_shape, classes):
     raise RuntimeError("no luck")
 def leaves(input_shape, classes):
@@ -133,8 +135,9 @@ def test_own_factory(own: str) -> None:
         ("linear", {"gain": 1, "bas": 0}, "did you mean 'bias'"),
         ("linear", {"gain": "x"}, "cannot be built"),
         ("nothing", {}, "returned a int; it must return a torch.nn.Module"),
+        ("lazy", {}, "weight of a lazy layer has no shape; give the layer its input size"),
         ("broken", {}, "RuntimeError: no luck"),
-        ("leaves", {}, r"^model '\w+:leaves': its factory called sys.exit\(0\) \(\w+.py line 13\); remove that call$"),
+        ("leaves", {}, r"^model '\w+:leaves': its factory called sys.exit\(0\) \(\w+.py line 15\); remove that call$"),
     ],
 )
 def test_own_factory_that_fails(own: str, factory: str, params: dict[str, Any], expected: str) -> None:
@@ -149,7 +152,7 @@ def test_an_interrupted_factory_is_interrupted(own: str) -> None:
 
 def test_a_forward_that_leaves_the_program_is_an_error(own: str) -> None:
     build = build_model(f"{own}:LeavesForward", {}, (4,), 2, [own])
-    with pytest.raises(ExperimentError, match=r"forward called sys.exit\(2\) \(\w+.py line 20\); remove that call"):
+    with pytest.raises(ExperimentError, match=r"forward called sys.exit\(2\) \(\w+.py line 22\); remove that call"):
         check_outputs(build, np.zeros((2, 4), np.float32), "model")
 
 

@@ -75,9 +75,10 @@ class ClaimsWorld:
         return [event.reason for event in self.events if isinstance(event, Rejected)]
 
     @staticmethod
-    def taken(clients: list[int], holder: str) -> str:
+    def taken(clients: str, holder: str) -> str:
         """Return the reason of a claim that has no effect yet."""
-        return f"clients {clients} have another agent: {holder}. They move when it leaves or is silent for 90 s"
+        moves = "A client moves when its agent leaves or is silent for 90 s"
+        return f"already hosted by {holder}: {clients}. {moves}; otherwise, give one of the agents other `clients`"
 
     def kinds(self) -> list[str]:
         """Kind and agent of each event that decides about hosts."""

@@ -37,7 +37,7 @@ def test_another_agent_keeps_what_it_took_over_from_a_silent_one(world: ClaimsWo
     assert world.hosts == {0: "b"}
     world.claims.note_message("a")
     assert world.hosts == {0: "b"}
-    assert world.reasons == [world.taken([0], "a"), world.taken([0], "b")]
+    assert world.reasons == [world.taken("client 0", "a"), world.taken("client 0", "b")]
 
 
 def test_only_time_in_which_the_coordinator_listens_is_silence(world: ClaimsWorld) -> None:
@@ -139,7 +139,7 @@ def test_a_live_claim_is_not_taken(world: ClaimsWorld) -> None:
     world.say("a", [0], retained=True)  # the broker delivers it again after a new subscription
     world.say("b", [0])
     assert world.hosts == {0: "a"}
-    assert world.reasons == [world.taken([0], "a")]
+    assert world.reasons == [world.taken("client 0", "a")]
 
 
 def test_the_broker_cannot_bring_back_a_silent_agent(world: ClaimsWorld) -> None:

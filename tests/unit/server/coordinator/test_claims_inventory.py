@@ -21,7 +21,7 @@ def test_a_client_belongs_to_the_board_of_the_inventory(world: ClaimsWorld) -> N
     world.claims = world.new_claims()
     world.say("x", [0, 1, 2])
     assert world.hosts == {2: "x"}
-    assert world.reasons == ["the inventory assigns clients [0, 1] to a, b"]
+    assert world.reasons == ["the inventory assigns clients 0\N{EN DASH}1 to a, b"]
     world.say("a", [0])
     world.say("b", [1])
     assert world.hosts == {0: "a", 1: "b", 2: "x"}
@@ -37,8 +37,8 @@ def test_a_changed_inventory_moves_clients(world: ClaimsWorld) -> None:
     world.assignments = Assignments({0: "b"})
     world.listen(2, speaking=["a", "b"])
     assert world.hosts == {0: "b", 1: "a"}
-    assert world.reasons[-1] == world.taken([1], "a")
-    assert "the inventory assigns clients [0] to b" in world.reasons
+    assert world.reasons[-1] == world.taken("client 1", "a")
+    assert "the inventory assigns client 0 to b" in world.reasons
 
 
 def test_the_inventory_holds_for_the_agents_of_the_journal(world: ClaimsWorld) -> None:

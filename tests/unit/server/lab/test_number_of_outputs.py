@@ -20,6 +20,21 @@ def build_map(input_shape: tuple[int, ...], classes: int) -> Any:
     return nn.Conv2d(1, classes, 3)
 
 
+class TwoHeads(nn.Module):
+    """Returns the logits, and one number beside them."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.logits, self.number = nn.Linear(64, classes), nn.Linear(64, 1)
+
+    def forward(self, x: Any) -> Any:
+        return self.logits(x.flatten(1)), self.number(x.flatten(1))
+
+
+def build_two_heads(input_shape: tuple[int, ...], classes: int) -> Any:
+    return TwoHeads(classes)
+
+
 def check(model: dict[str, Any], **keys: Any) -> None:
     usual = {"name": "a", "data": {"set": "digits", "clients": 2}, "algorithm": {"name": "fedavg"}}
     Workbench(Experiment.model_validate({**usual, "model": model, **keys})).check()
@@ -36,6 +51,12 @@ def test_the_error_has_both_numbers_and_what_to_change() -> None:
     with pytest.raises(ExperimentError, match="the model has 10x6x6 outputs for a sample, but the data set has 10"):
         check({"name": f"{__name__}:build_map"})
     check({"name": f"{__name__}:build_narrow", "outputs": 10})
+
+
+def test_the_error_of_a_model_with_several_outputs_names_the_one_that_counts() -> None:
+    words = r"the model has 1 output for a sample, .*\. It returns 2 outputs: the last one is trained and evaluated$"
+    with pytest.raises(ExperimentError, match=words):
+        check({"name": f"{__name__}:build_two_heads"})
 
 
 def test_each_own_model_is_checked() -> None:

@@ -136,7 +136,9 @@ def test_another_experiment_is_refused_and_changes_nothing(tmp_path: Path) -> No
     with opened(tmp_path):
         pass
     other = EXPERIMENT.model_copy(update={"seed": 9})
-    with pytest.raises(RunFolderError, match=r"holds a run of another experiment \(seed was \d+ and is 9\): choose"):
+    with pytest.raises(
+        RunFolderError, match=r"holds a run of another experiment \(seed was \d+ and is 9\): choose .* to resume"
+    ):
         ActiveRun(other, tmp_path, resume=True)
     assert (tmp_path / "experiment.yaml").read_text() == dump_experiment(EXPERIMENT)
     assert inspect_folder(tmp_path).experiment == dump_experiment(EXPERIMENT)

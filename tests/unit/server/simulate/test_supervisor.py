@@ -131,6 +131,21 @@ def test_what_another_start_would_not_mend_is_given_up_at_once(stage: Stage, cod
     assert log.read_text() == "why\n"
 
 
+def test_the_coordinators_own_message_is_the_whole_error_and_earlier_runs_are_no_part_of_it(stage: Stage) -> None:
+    """The log of a folder that is used again begins with the errors of earlier runs."""
+    log = stage.folder / "logs" / "coordinator.log"
+    log.parent.mkdir(exist_ok=True)
+    log.write_text("fedquilt: data.set = 'digit': unknown\n")
+    words = "print('Loading', flush=True); raise SystemExit('fedquilt: model.hiden: unknown')"
+    stage.start("coordinator", "coordinator", words, final=frozenset({1}))
+    with pytest.raises(RunFailedError) as failure:
+        stage.watch_until(lambda: False)
+    assert (str(failure.value), failure.value.exit_code) == ("model.hiden: unknown", 1)
+    stage.start("coordinator", "coordinator", "print('why', flush=True); raise SystemExit(4)")
+    with pytest.raises(RunFailedError, match=r"exit code 4\. The end of its log \([^\n]*\):\nwhy$"):
+        stage.watch_until(lambda: False)
+
+
 def test_an_agent_that_finds_no_broker_is_started_again(stage: Stage) -> None:
     """Its next start may cut its reply for a broker that accepts smaller messages only."""
     log = stage.start("pi", "agent", "print('up', flush=True); raise SystemExit(3)")

@@ -9,8 +9,9 @@ import httpx
 import pytest
 
 from fedquilt_common.errors import FedquiltError
+from fedquilt_server.status.page_listener import PageAddressError, PortInUseError
 from fedquilt_server.status.snapshot import Snapshot, StatusStore
-from fedquilt_server.web.server import PageAddressError, PageServer, PortInUseError
+from fedquilt_server.web.server import PageServer
 
 
 @pytest.fixture
