@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 PAST_KEPT: Final = 10_000
 """Limit of the outcomes of earlier exchanges that are remembered, for boards that ask late."""
+REFUSED_KEPT: Final = 10_000
+"""Limit of the replies to the open exchange that are remembered although none of their clients counts."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class SiteReplies:
         self._store = store
         self._taken: dict[str, TakenReply] = {}
         self._answers: dict[TaskId, TakenReply] = {}
+        self._refused: dict[str, None] = {}
         self._facts: dict[str, ReplyFacts] = {}
         self._past: dict[str, Settlement] = {}
 
@@ -123,19 +126,35 @@ class SiteReplies:
 
     def take(self, reply: StoredReply, tasks: Sequence[TaskId]) -> None:
         """Note a reply that answers these tasks from now on."""
+        self._refused.pop(reply.digest, None)
         taken = self._taken[reply.digest] = TakenReply(reply, tasks)
         self._answers |= dict.fromkeys(tasks, taken)
 
-    def settle(self, reply: StoredReply, settlement: Settlement) -> None:
-        """Note what became of a reply; other replies can answer the tasks of clients that do not count with it."""
+    def settle(self, reply: StoredReply, settlement: Settlement) -> str | None:
+        """Note what became of a reply; other replies can answer the tasks of clients that do not count with it.
+
+        Returns:
+            The digest of a refused reply that is forgotten in return, as if it had not come; None if none is.
+        """
         taken = self._taken.setdefault(reply.digest, TakenReply(reply))
         taken.settlement = settlement
         counted = settlement.counted(reply)
         if not counted.issuperset(reply.covers):
             self._make_room(taken, counted)
+        self._refused.pop(reply.digest, None)
+        if not counted:
+            self._refused[reply.digest] = None
+        return self._forget_oldest() if len(self._refused) > REFUSED_KEPT else None
+
+    def _forget_oldest(self) -> str:
+        """Forget the oldest refused reply; if its board asks again, it sends the reply again."""
+        digest = next(iter(self._refused))
+        del self._refused[digest], self._taken[digest]
+        return digest
 
     def discard(self, reply: StoredReply) -> None:
         """Forget a reply that never counts, as if it had not come."""
+        self._refused.pop(reply.digest, None)
         self._make_room(self._taken.pop(reply.digest, TakenReply(reply)))
 
     def _make_room(self, taken: TakenReply, counted: Container[int] = ()) -> None:
@@ -153,5 +172,5 @@ class SiteReplies:
         """
         settled = {digest: taken.settlement for digest, taken in self._taken.items() if taken.settlement is not None}
         self._past = dict(list({**self._past, **settled}.items())[-PAST_KEPT:])
-        self._taken, self._answers = {}, {}
+        self._taken, self._answers, self._refused = {}, {}, {}
         self._facts = {digest: facts for digest, facts in self._facts.items() if digest in kept}

@@ -326,7 +326,9 @@ class SiteRun:
             self._inboxes.settle(board, reply, outcome, reason, result.members)
             if not result.counted(reply).issuperset(reply.covers):
                 self._costs.refuse_taken(board, reply)
-        self._replies.settle(reply, result)
+        forgotten = self._replies.settle(reply, result)
+        if forgotten is not None:
+            self._uploads.forget(forgotten)
 
     def _answer_probe(self, address: Address, taken: TakenReply) -> None:
         """Answer a board that asks for the receipt of a reply that the relay has, or had."""

@@ -224,6 +224,10 @@ class Uploads:
         self.advance()
         return current.reply if receipt.final and not receipt.damaged else None
 
+    def forget(self, digest: str) -> None:
+        """Forget that a reply is settled: if it is offered again, it is sent again."""
+        self._settled.pop(digest, None)
+
     def _find_offer(self, receipt: ReceiptMessage) -> _Offer | None:
         """Return what a receipt answers: a reply under way, or one that was refused for now and is settled now."""
         waiting = self._waiting.get(receipt.digest)

@@ -341,6 +341,24 @@ def test_a_small_laptop_shows_all_columns(browser: Any) -> None:
         assert len(set(visit.page.evaluate(tops))) == 1, "the five charts are in one row"
 
 
+LEVELS = {str(client): ("L1", "M1", "M2", "M3", "S1", "S2", "S3")[client % 7] for client in range(140)}
+
+
+@pytest.mark.parametrize(
+    "changes", [{"trained": LEVELS, "waste_rate": 0.2}, {"global_accuracy": 0.8, "personal_accuracy": 0.9}]
+)
+def test_a_small_laptop_shows_all_columns_of_each_kind_of_rounds(changes: dict[str, Any], browser: Any) -> None:
+    history = [row(number).model_copy(update=changes) for number in range(1, 21)]
+    history[3] = history[3].model_copy(update={"trained": {"0": "L1"}})
+    with visit_page(browser, running(history=history), viewport={"width": 1280, "height": 800}) as visit:
+        visit.wait_points("loss-chart", 20)
+        assert visit.page.evaluate(CUT_OFF) == []
+        heights = (
+            "() => [...document.querySelectorAll('.rounds tbody tr')].map((one) => one.getBoundingClientRect().height)"
+        )
+        assert len(set(visit.page.evaluate(heights))) == 1, "no row of the rounds has two lines"
+
+
 @pytest.mark.parametrize(("boards", "most"), [(100, 2050), (40, 1850)])
 def test_many_boards_make_no_long_page(browser: Any, boards: int, most: int) -> None:
     with visit_page(browser, running(boards)) as visit:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment.section import Size
+from fedquilt_common.experiment.section import Section, Size
 from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.rejections import MISSING, Problem, list_problems
 from fedquilt_common.wire.message_base import MAX_CLIENTS, Name
@@ -26,10 +26,10 @@ IDLE_SECONDS: Final = 300.0
 """How long a training process may have no task before its agent ends it; the next task starts another one."""
 
 
-class AgentConfig(BaseModel):
+class AgentConfig(Section):
     """The keys of the file, the same as the options of ``fedquilt agent``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     broker: str
     id: Name
@@ -43,18 +43,18 @@ class AgentConfig(BaseModel):
     memory: Size | None = None
     budget: Size | None = None
     profile: Literal["open", "private"] = "open"
-    max_epsilon: float | None = Field(None, alias="max-epsilon", gt=0, allow_inf_nan=False)
+    max_epsilon: float | None = Field(None, alias="max-epsilon", gt=0)
     power_command: str | None = Field(None, alias="power-command")
     power_topic: str | None = Field(None, alias="power-topic")
     machine_agents: int = Field(1, alias="machine-agents", ge=1, le=10_000)
-    state: Path | None = None
+    state: Path | None = Field(None, strict=False)
     allow_import: list[str] = Field(default_factory=list, alias="allow-import")
     data: list[str] = Field(default_factory=list)
     ca: str = ""
     cert: str = ""
     key: str = ""
     link: str | None = None
-    idle: float = Field(IDLE_SECONDS, gt=0, allow_inf_nan=False)
+    idle: float = Field(IDLE_SECONDS, gt=0)
     once: bool = False
     relay: bool = False
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.agent_config import parse_clients
+from fedquilt_common.experiment.section import Section
 from fedquilt_common.wire.message_base import Name
 from fedquilt_common.wire.topics import RELAY_SUFFIX
 
 
-class RelayConfig(BaseModel):
+class RelayConfig(Section):
     """The keys of the file: the options of ``fedquilt relay``, and ``boards`` and ``central``.
 
     Args:
@@ -20,14 +21,12 @@ class RelayConfig(BaseModel):
         boards: the clients of each board, such as 0-3; None: the first board that claims a client hosts it.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     broker: str
     central: str = ""
     site: Name
     id: Name | None = None
     federation: Name = "default"
-    state: Path | None = None
+    state: Path | None = Field(None, strict=False)
     ca: str = ""
     cert: str = ""
     key: str = ""

@@ -18,12 +18,11 @@ from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import write_atomically
-from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.types import Arrays
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_server.lab.workbench import Workbench
-from fedquilt_server.runs.result_files import read_result
-from fedquilt_server.status.run_file_names import EXPERIMENT, MODEL
+from fedquilt_server.runs.result_files import read_experiment, read_result
+from fedquilt_server.status.run_file_names import MODEL
 
 
 @dataclass(frozen=True)
@@ -109,8 +108,7 @@ def read_trained(folder: Path) -> tuple[Experiment, Arrays]:
     result, path = read_result(folder), folder / MODEL
     if result.status != "finished" or not path.is_file():
         raise RunFolderError(f"{folder}: the run is {result.status}; finish it first, or name another run folder")
-    file = folder / EXPERIMENT
-    return Experiment.model_validate(load_yaml(read_text(file), str(file))), FileArrays(path)
+    return read_experiment(folder), FileArrays(path)
 
 
 def write_matrix(path: Path, rows: Sequence[Sequence[float]]) -> None:

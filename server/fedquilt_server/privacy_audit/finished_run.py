@@ -12,21 +12,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from fedquilt_common.cli import run as run_command
 from fedquilt_common.error_messages import last_error
 from fedquilt_common.errors import ExperimentError, RunFolderError
-from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.files.yaml_text import load_yaml, read_text
-from fedquilt_common.rejections import first_problem
 from fedquilt_common.types import Arrays, ClientId
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_server.central.plan import CENTRAL
 from fedquilt_server.lab.workbench import Workbench
-from fedquilt_server.runs.result_files import read_model, read_result
+from fedquilt_server.runs.result_files import read_experiment, read_model, read_result
 from fedquilt_server.status.results import Result
-from fedquilt_server.status.run_file_names import EXPERIMENT, REPLIES
+from fedquilt_server.status.run_file_names import REPLIES
 
 TASKS: Final = ("classification", "regression")
 """Learning tasks in which each sample has a loss of its own."""
@@ -100,20 +95,9 @@ def read_finished(folder: Path) -> FinishedRun:
         raise RunFolderError(
             f"{folder}: the run is {result.status}, so it has released no model; finish it, or name another run"
         )
-    bench = AuditBench(_read_experiment(folder))
+    bench = AuditBench(read_experiment(folder))
     _check(bench)
     return FinishedRun(folder, result, bench)
-
-
-def _read_experiment(folder: Path) -> Experiment:
-    """Return the recorded experiment, even that of a central training, whose algorithm is none of a federation."""
-    path = folder / EXPERIMENT
-    try:
-        return Experiment.model_validate(load_yaml(read_text(path), str(path)))
-    except ValidationError as error:
-        raise RunFolderError(
-            f"{path}: is damaged, or of another version ({first_problem(error)}); name another run"
-        ) from None
 
 
 def _check(bench: AuditBench) -> None:

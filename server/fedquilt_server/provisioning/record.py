@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from fedquilt_common.errors import ExperimentError, FederationError
+from fedquilt_common.experiment.section import Section
 from fedquilt_common.files.durable import write_durably
 from fedquilt_common.files.yaml_text import dump_yaml, load_yaml, read_text
 from fedquilt_common.rejections import first_problem
@@ -21,13 +22,13 @@ RECORD: Final = "federation.yaml"
 _HEAD: Final = "# Written by fedquilt; `fedquilt provision` and `revoke` change it.\n"
 
 
-class RecordModel(BaseModel):
-    """Base of the record's sections: unknown keys are errors."""
+Moment: TypeAlias = Annotated[datetime, Field(strict=False)]
+"""A date and a time; YAML holds them as text."""
+Hosts: TypeAlias = Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
+"""Names and addresses of a broker."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
-
-class BoardRecord(RecordModel):
+class BoardRecord(Section):
     """A board with an identity.
 
     Args:
@@ -47,11 +48,11 @@ class BoardRecord(RecordModel):
     user: str = ""
     site: str = ""
     serial: str
-    until: datetime
-    revoked: datetime | None = None
+    until: Moment
+    revoked: Moment | None = None
 
 
-class RelayRecord(RecordModel):
+class RelayRecord(Section):
     """The relay of a site, which sends one reply for all boards behind it.
 
     Args:
@@ -62,10 +63,10 @@ class RelayRecord(RecordModel):
 
     name: Name
     serial: str
-    until: datetime
+    until: Moment
 
 
-class SiteRecord(RecordModel):
+class SiteRecord(Section):
     """A site: its own broker, with a bridge to the central one.
 
     Args:
@@ -77,11 +78,11 @@ class SiteRecord(RecordModel):
         relay: its relay; None: each reply crosses the line.
     """
 
-    hosts: tuple[str, ...] = Field(min_length=1)
+    hosts: Hosts
     port: int = Field(8883, ge=1, le=65535)
     connection: str
     serial: str
-    until: datetime
+    until: Moment
     relay: RelayRecord | None = None
 
     @property
@@ -90,15 +91,15 @@ class SiteRecord(RecordModel):
         return _broker_url(self.hosts[0], self.port)
 
 
-class RevokedCertificate(RecordModel):
+class RevokedCertificate(Section):
     """A certificate that was revoked, or replaced by a new one; ``board`` is its user."""
 
     serial: str
     board: str
-    at: datetime
+    at: Moment
 
 
-class FederationRecord(RecordModel):
+class FederationRecord(Section):
     """The record of a federation.
 
     Args:
@@ -112,12 +113,12 @@ class FederationRecord(RecordModel):
     """
 
     name: Name
-    hosts: tuple[str, ...] = Field(min_length=1)
+    hosts: Hosts
     port: int = Field(8883, ge=1, le=65535)
     reload: str = ""
     boards: dict[Name, BoardRecord] = Field(default_factory=dict)
     sites: dict[Name, SiteRecord] = Field(default_factory=dict)
-    withdrawn: tuple[RevokedCertificate, ...] = ()
+    withdrawn: Annotated[tuple[RevokedCertificate, ...], Field(strict=False)] = ()
 
     @property
     def url(self) -> str:

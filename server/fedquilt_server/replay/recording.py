@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from fedquilt_common.errors import RunFolderError
+from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment_file import parse_experiment
 from fedquilt_common.files.yaml_text import load_yaml
@@ -19,7 +19,8 @@ from fedquilt_server.round.events import Event, Replied, skip_dropped
 from fedquilt_server.runs.blob_store import BLOBS, REPLIES
 from fedquilt_server.runs.journal import Journal, StoredCheckpoint, copy_journal, peek_meta
 from fedquilt_server.runs.reply_files import ReplyFiles, ReplyPlace, reply_name
-from fedquilt_server.status.run_file_names import JOURNAL, MODEL
+from fedquilt_server.runs.result_files import OTHER_VERSION
+from fedquilt_server.status.run_file_names import EXPERIMENT, JOURNAL, MODEL
 
 
 @dataclass(frozen=True)
@@ -132,9 +133,16 @@ def _read(folder: Path, journal: Journal) -> Recording:
             f"{folder}: `fedquilt central` has trained in one place, so no board has sent a reply that could be "
             "replayed; name the folder of another run"
         )
-    experiment = parse_experiment(text, str(folder / JOURNAL))
+    experiment = _parse(text, folder)
     rounds = _split(list(journal.events_after(0)), checkpoints)
     return Recording(folder, run, experiment, checkpoints[0], rounds, journal.meta("finished") is not None)
+
+
+def _parse(text: str, folder: Path) -> Experiment:
+    try:
+        return parse_experiment(text, EXPERIMENT)
+    except ExperimentError as error:
+        raise RunFolderError(f"{folder / JOURNAL}: {OTHER_VERSION.format(error)}") from None
 
 
 def _algorithm_of(text: str) -> object:

@@ -16,6 +16,7 @@ from fedquilt_common.errors import AlgorithmError, PayloadError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably, write_atomically
+from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.learning_tasks.class_scores import CLASS_ACCURACY
 from fedquilt_common.learning_tasks.metrics import (
     ACCURACY,
@@ -34,7 +35,7 @@ from fedquilt_server.runs.journal import Traffic
 from fedquilt_server.runs.stopwatch import Stopwatch
 from fedquilt_server.runs.tables import boards_csv, classes_csv, clients_csv, rounds_csv
 from fedquilt_server.status.results import FORMAT, SCORE_COLUMNS, Ending, Result, RoundResult
-from fedquilt_server.status.run_file_names import BOARDS, CLASSES, CLIENTS, MODEL, RESULT, ROUNDS
+from fedquilt_server.status.run_file_names import BOARDS, CLASSES, CLIENTS, EXPERIMENT, MODEL, RESULT, ROUNDS
 from fedquilt_server.status.snapshot import BoardStatus
 
 _WITH_BEST: Final = dict.fromkeys((
@@ -47,6 +48,8 @@ _OWN_FIELDS: Final = frozenset(
     ("waste_rate", "trained", "client_accuracy", "central_privacy", *(f"client_{name}" for name in METRICS))
 )
 """Names in ``State.report`` whose values have a field of their own in the row."""
+OTHER_VERSION: Final = "is damaged, or of another version ({}); use the version of the run, or name another run"
+"""What is wrong with a recorded experiment that this version does not accept; it takes the reason."""
 SHARE: Final = 0.05
 """The largest share of a run's time that writing result files takes, except at its end."""
 
@@ -240,6 +243,20 @@ def write_model(folder: Path, blob: Blob) -> None:
     with report_disk_errors(target):
         shutil.copyfile(blob.path, fresh)
         replace_durably(fresh, target)
+
+
+def read_experiment(folder: Path) -> Experiment:
+    """Return the recorded experiment, even that of a central training, whose algorithm is none of a federation.
+
+    Raises:
+        RunFolderError: this version does not accept it.
+        ExperimentError: the file cannot be read.
+    """
+    path = folder / EXPERIMENT
+    try:
+        return Experiment.model_validate(load_yaml(read_text(path), str(path)))
+    except ValidationError as error:
+        raise RunFolderError(f"{path}: {OTHER_VERSION.format(first_problem(error))}") from None
 
 
 def read_result(folder: Path) -> Result:

@@ -23,6 +23,7 @@ from fedquilt_server.web.access import Access
 from fedquilt_server.web.access_check import AccessCheck
 from fedquilt_server.web.api import Since, api_routes, first_api_routes
 from fedquilt_server.web.assets import FOLDER, LastingFiles, digest_files
+from fedquilt_server.web.compression import PageCompression
 from fedquilt_server.web.connections import MOST_CONNECTIONS
 from fedquilt_server.web.control import RequestControl, control_routes
 from fedquilt_server.web.downloads import download_routes
@@ -100,6 +101,7 @@ def bare_app(title: str, description: str, hosts: Container[str] | None, access:
         app.add_middleware(AccessCheck, access=access)
     app.add_middleware(HostCheck, allowed=HostNames() if hosts is None else hosts)
     app.add_middleware(SecurityHeaders)
+    app.add_middleware(PageCompression)
     app.mount(f"/static/{digest_files()}", LastingFiles(directory=FOLDER), name="lasting")
     app.mount("/static", StaticFiles(directory=FOLDER), name="static")
     return app

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from tests.support.hall import MODEL, Hall
 
-from fedquilt_client import site_run
+from fedquilt_client import site_replies, site_run
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.codec import write_arrays
 from fedquilt_common.wire.messages import (
@@ -225,6 +225,25 @@ def test_the_coordinator_may_ask_for_chunks_and_a_receipt_of_another_run_is_igno
         MissingMessage(run="run", client=client, round=1, exchange=0, digest=header.digest, bitmap="AQ==")
     )
     assert hall.taken() == [[0, 1, 2, 3]]
+
+
+def test_only_some_refused_replies_are_remembered(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site_replies, "REFUSED_KEPT", 2, raising=False)
+    hall.open(summed=False)
+    for number in range(4):
+        hall.send("a", 0, hall.reply(0, weight=10.0 + number))
+        assert hall.taken() == [[0]]
+        hall.answer("rejected")
+    hall.line.inboxes.clear()
+    hall.send("a", 0, hall.reply(0, weight=12.0))
+    assert (hall.taken(), hall.told("a")) == ([], [("rejected", 0, True)]), "it is remembered"
+    hall.send("a", 0, hall.reply(0, weight=10.0))
+    assert hall.taken() == [[0]], "it is forgotten, so the coordinator decides again"
+    hall.answer("rejected")
+    hall.send("a", 0)
+    assert hall.taken() == [[0]]
+    hall.answer("accepted")
+    assert hall.told("a") == [("rejected", 0, True), ("accepted", 0, True)]
 
 
 def test_only_a_restarted_coordinator_goes_back(hall: Hall) -> None:

@@ -16,12 +16,14 @@ from tests.support.tables import each
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.agent_config import AgentConfig, merge_config
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.experiment.relay_config import RelayConfig
 from fedquilt_common.experiment.section import Count, Section, Size
 from fedquilt_common.experiment.sections import FleetLine, Variant
 from fedquilt_common.experiment_file import parse_experiment
 from fedquilt_common.rejections import PATTERNS, explain, first_problem, list_problems
 from fedquilt_common.wire.message_base import Name
 from fedquilt_server.provisioning.record import FederationRecord
+from fedquilt_server.sweep.manifest import PublishedTable
 
 FOREIGN = re.compile(
     r"Input|should (be|have|match)|valid (integer|string|number|boolean|dict|list|tuple)|permitted|ield required|rror, "
@@ -32,6 +34,9 @@ BASE = (
     "{name: a, data: {set: digits, clients: 4}, model: {name: mlp}, algorithm: {name: fedavg}, privacy: {epsilon: 8},"
     " fleet: [{clients: 4, privacy: {epsilon: 8}, variants: [{}]}]}"
 )
+
+
+AGENT = {"broker": "b", "id": "a", "clients": "0"}
 
 
 class Inner(Section):
@@ -167,7 +172,7 @@ def test_each_form_of_a_text_has_words(pattern: str) -> None:
 )  # fmt: skip
 def test_no_mistake_in_an_agents_settings_is_answered_in_words_of_pydantic(wrong: Any) -> None:
     with pytest.raises(ExperimentError) as error:
-        merge_config(AgentConfig, "agent", None, {"broker": "b", "id": "a", "clients": "0", **wrong})
+        merge_config(AgentConfig, "agent", None, {**AGENT, **wrong})
     assert not FOREIGN.search(str(error.value).partition(" (it is")[0]), str(error.value)
 
 
@@ -176,6 +181,29 @@ def test_a_misspelt_key_is_named_beside_the_one_that_is_missing() -> None:
         merge_config(AgentConfig, "agent", None, {"broker": "b", "id": "a", "client": "0-3"})
     assert "--clients is missing; give it as an option or in --config" in str(error.value)
     assert "client: unknown key; did you mean 'clients'? (it is '0-3')" in str(error.value)
+
+
+RELAY = {"broker": "b", "site": "s"}
+RECORD = {"name": "a", "hosts": ["b"]}
+SITE = {"hosts": ["b"], "connection": "c", "serial": "1", "until": "2030-01-31T12:00:00Z"}
+
+
+@each(
+    [
+        *(
+            (AgentConfig, {**AGENT, key: True})
+            for key in ("workers", "threads", "each", "idle", "max-epsilon", "clients")
+        ),
+        (RelayConfig, {**RELAY, "boards": {"a": True}}),
+        (FederationRecord, {**RECORD, "port": True}),
+        (FederationRecord, {**RECORD, "sites": {"s": {**SITE, "port": True}}}),
+        (PublishedTable, {"source": "a", "figures": [{"case": {}, "scores": {"last_accuracy": True}}]}),
+    ],
+    lambda model, values: (model.__name__, values),
+)
+def test_true_is_no_number_in_any_file(model: type[BaseModel], values: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="input_value=True"):
+        model.model_validate(values)
 
 
 @each(["1", "name: [1]\nurl: b\nboards: 3", "names: a", "name: a\nboards: {a: {kind: 1, until: soon}}"])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from tests.support import warm
+from tests.support.recorded_runs import write_run
 
 from fedquilt_common.cli import run as fedquilt
 from fedquilt_common.datasets.label_noise import transition_weights
@@ -57,6 +58,14 @@ def test_an_experiment_and_its_run_give_the_same_matrix(tmp_path: Path) -> None:
     assert (tmp_path / "again.csv").read_text() == (tmp_path / "q.csv").read_text()
     known = json.loads(command(trained, "--out", "train.csv", "--split", "train", "--json", where=tmp_path))
     assert known["samples"] == 1433
+
+
+def test_a_run_of_another_version_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path / "run", [0.5])
+    (folder / "experiment.yaml").write_text(yaml.safe_dump({**EXPERIMENT, "rounds": 2_000_000}))
+    (folder / "global.safetensors").touch()
+    assert fedquilt(["data", "noise-matrix", str(folder), "--out", str(tmp_path / "q.csv")]) == 6
+    assert "(rounds: must be at most 1,000,000); use the version of the run" in capsys.readouterr().err
 
 
 def test_what_gives_no_matrix_is_refused(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sqlite3
 import subprocess
 import sys
@@ -224,6 +225,14 @@ def test_a_run_is_not_replayed_in_its_own_folder_nor_without_a_journal(kit: Kit)
         Kit(kit.run, kit.run).replay()
     with pytest.raises(RunFolderError, match="holds no run that has started"):
         Kit(kit.work, kit.run / "work").replay()
+
+
+def test_a_run_of_another_version_is_refused_with_what_to_do(kit: Kit) -> None:
+    with closing(Journal(kit.run / "journal.sqlite")) as journal:
+        text = journal.meta("experiment") or ""
+        journal.set_meta("experiment", re.sub(r"(?m)^rounds: \d+$", "rounds: 2000000", text))
+    with pytest.raises(RunFolderError, match=r"must be at most 1,000,000.*use the version of the run"):
+        kit.replay()
 
 
 def test_the_command_prints_a_report_and_exits_with_7_if_the_run_differs(kit: Kit, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from tests.support.example_runs import healthy_board, running
 
 from fedquilt_server.status.snapshot import BoardStatus, StatusStore
+from fedquilt_server.web.compression import LEVEL
 from fedquilt_server.web.frames import FrameSource
 from fedquilt_server.web.stream import Reader
 
@@ -49,3 +51,10 @@ def test_the_documented_bytes_are_those_of_the_page(boards: int) -> None:
     reader = Reader(source, shown[1])
     sizes = [len(page.encode()), len(reader.events(0.0)), update_bytes(source, store, reader)]
     assert [size / 1000 for size in sizes] == pytest.approx([float(n) for n in re.findall(r"\d+", stated[1])], rel=0.1)
+
+
+def test_the_documented_bytes_of_the_compressed_page_are_right() -> None:
+    stated = re.search(r"page of 40 boards has (\d+) kB", DOCUMENT.read_text())
+    assert stated is not None
+    page = FrameSource(StatusStore(running(40))).page()
+    assert len(gzip.compress(page.encode(), LEVEL)) / 1000 == pytest.approx(float(stated[1]), rel=0.1)
