@@ -47,7 +47,7 @@ class AgentConfig(Section):
     power_command: str | None = Field(None, alias="power-command")
     power_topic: str | None = Field(None, alias="power-topic")
     machine_agents: int = Field(1, alias="machine-agents", ge=1, le=10_000)
-    state: Path | None = Field(None, strict=False)
+    state: Path | None = Field(default=None, strict=False)
     allow_import: list[str] = Field(default_factory=list, alias="allow-import")
     data: list[str] = Field(default_factory=list)
     ca: str = ""

@@ -26,7 +26,7 @@ class RelayConfig(Section):
     site: Name
     id: Name | None = None
     federation: Name = "default"
-    state: Path | None = Field(None, strict=False)
+    state: Path | None = Field(default=None, strict=False)
     ca: str = ""
     cert: str = ""
     key: str = ""
