@@ -184,6 +184,7 @@ def test_its_end_is_not_reported_before_it_has_ended(stage: Stage) -> None:
     )
     process = stage.fork(code)
     wait_for(lambda: "up" in stage.out.read_text())
+    assert process.wait_started(60)  # a server that dies before it has told the process id leaves nothing to wait for
     stage.server.kill()
     process.wait(60)
     assert "cleaned" in stage.out.read_text()
