@@ -30,6 +30,7 @@ from tests.support.compose_file import (
     share,
 )
 
+from fedquilt_client.cli import app as agent_app
 from fedquilt_common.experiment.agent_config import AgentConfig, parse_clients
 from fedquilt_common.experiment_file import load_experiment
 from fedquilt_server.cli import app as server_app
@@ -52,7 +53,9 @@ def test_three_kinds_of_boards_have_different_limits_that_torch_fits_into() -> N
 
 @pytest.mark.parametrize("service", AGENTS.values(), ids=AGENTS)
 def test_an_agents_command_is_understood(service: dict[str, Any]) -> None:
-    AgentConfig.model_validate(options(service))
+    name, *words = service["command"].split()
+    given = typer.main.get_group(agent_app).commands[name].make_context(name, words).params
+    AgentConfig.model_validate({option: value for option, value in given.items() if value})
 
 
 def test_the_coordinators_command_is_understood() -> None:
