@@ -228,7 +228,7 @@ def test_the_coordinator_may_ask_for_chunks_and_a_receipt_of_another_run_is_igno
 
 
 def test_only_some_refused_replies_are_remembered(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site_replies, "REFUSED_KEPT", 2, raising=False)
+    monkeypatch.setattr(site_replies, "REFUSED_KEPT", 2)
     hall.open(summed=False)
     for number in range(4):
         hall.send("a", 0, hall.reply(0, weight=10.0 + number))
