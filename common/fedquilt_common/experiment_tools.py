@@ -286,8 +286,9 @@ class ExperimentTools:
         name, train = f"{key}.name = {model.name}", self.dataset.train
         shapes = check_outputs(self.model_builder(model), train.x, name)
         if shapes and (problem := self.learning_task.find_output_problem(shapes, train.y)):
-            several = f". It returns {len(shapes)} outputs: the last one is trained and evaluated" * (len(shapes) > 1)
-            raise ExperimentError(f"{name}: {problem}{several}")
+            if len(shapes) > 1:
+                problem += f". It returns {len(shapes)} outputs: the last one is trained and evaluated"
+            raise ExperimentError(f"{name}: {problem}")
 
     def warn_about_outputs(self, model: Model, key: str) -> str:
         """Return that a model trains the last field of a named tuple; empty if not. Arguments as ``check_outputs``."""

@@ -21,7 +21,6 @@ from fedquilt_server.runs.journal import Journal, peek_meta
 from fedquilt_server.runs.other_experiment import CHOOSE, name_other_experiment
 from fedquilt_server.status.run_file_names import EXPERIMENT, JOURNAL
 
-"""Name of the journal's file."""
 SIMULATION_LOCK: Final = ".simulate.lock"
 """Name of the lock that a simulation holds, which starts the coordinator, in its folder."""
 _FRESH: Final = "fresh"

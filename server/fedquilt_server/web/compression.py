@@ -18,7 +18,8 @@ _KINDS: Final = ("text/html", "application/json", "text/csv")
 class PageCompression:
     """ASGI middleware that compresses responses that are complete at once.
 
-    Streams pass unchanged: those of events would be delayed, and downloads keep their length. No response holds a
+    Streams pass unchanged: those of events would be delayed, and downloads keep their length, which Starlette's
+    GZipMiddleware would drop. No response holds a
     secret that the length of a compressed one could reveal.
     """
 
