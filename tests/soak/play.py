@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,8 +22,10 @@ from tests.soak.oracle import Outcome
 from tests.soak.peer import attack
 from tests.soak.scenario import Fault, Scenario
 
-PATIENCE: Final = 240.0
-"""Seconds that a scenario may take beyond what its parts take: a start may take 15 on a busy machine."""
+from fedquilt_server.simulate.process_specs import STALL_SECONDS
+
+PATIENCE: Final = 60.0
+"""Seconds that a scenario may take beyond what its parts take."""
 TIMES: Final = 6.0
 """How many times the undisturbed run's seconds it may take."""
 
@@ -81,7 +84,13 @@ def play(scenario: Scenario, undisturbed: Evidence, folder: Path) -> Play:
 
 def _limit(scenario: Scenario, undisturbed: Evidence) -> float:
     lasting = sum(fault.delay + fault.seconds for fault in scenario.faults)
-    return PATIENCE + TIMES * undisturbed.seconds + lasting + _deadlines(scenario, undisturbed)
+    given_up = _most_starts(scenario.faults) * STALL_SECONDS  # until a run without progress ends, to be started again
+    return PATIENCE + TIMES * undisturbed.seconds + lasting + given_up + _deadlines(scenario, undisturbed)
+
+
+def _most_starts(faults: Sequence[Fault]) -> int:
+    """Return how often the command may be started if these faults have begun."""
+    return 2 * len(faults) + 2
 
 
 def _deadlines(scenario: Scenario, undisturbed: Evidence) -> float:
@@ -116,7 +125,7 @@ def _goes_on(stage: _Stage, codes: list[int | None], end: float) -> bool:
         stage.runs.add(run)
     if code in (None, 0):
         return False
-    return any(code in excuses(fault) for fault in stage.begun) and len(codes) <= 2 * len(stage.begun) + 1
+    return any(code in excuses(fault) for fault in stage.begun) and len(codes) < _most_starts(stage.begun)
 
 
 def _inject(stage: _Stage, fault: Fault) -> Injection:
