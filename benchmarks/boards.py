@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=3, help="measurements of each number")
     parser.add_argument("--dry-run", action="store_true", help="do not append to the history")
     options = parser.parse_args()
-    version = commit()  # before the history is appended to, which would make the tree look changed
+    version = commit()
     for agents in options.agents:
         command = f"python benchmarks/boards.py --agents {agents} --times {options.times}"
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

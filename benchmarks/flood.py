@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="length of a window (default: 60)")
     parser.add_argument("--dry-run", action="store_true", help="do not append to the history")
     options = parser.parse_args()
-    version = commit()  # before the history is appended to, which would make the tree look changed
+    version = commit()
     for case in options.cases or CASES:
         line = {
             "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -97,7 +97,7 @@ def main() -> None:
     if options.serve is not None:
         serve(options.serve)
         return
-    version = commit()  # before the history is appended to, which would make the tree look changed
+    version = commit()
     for rounds in ROUNDS:
         line = {
             "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

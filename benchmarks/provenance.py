@@ -10,17 +10,23 @@ from typing import Any
 
 import psutil
 
+UNMEASURED = (":(top,exclude)benchmarks/results", ":(top,exclude)docs", ":(top,exclude)*.md")
 
-def commit() -> str:
-    """Return the checked-out commit, marked if the tree has changes. Call it before you write a result there."""
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout.strip() or "unknown"
+
+def commit(folder: Path = Path(__file__).parent) -> str:
+    """Return the commit that ``folder`` has checked out, marked if files have changed that may change a measurement.
+
+    Results and documentation do not count, so that one measurement can follow another.
+    """
+    found = _git(folder, "describe", "--always")
+    if found.returncode:
+        return "unknown"
+    changed = _git(folder, "diff", "--quiet", "HEAD", "--", ":/", *UNMEASURED).returncode
+    return found.stdout.strip() + ("-dirty" if changed else "")
+
+
+def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
 
 
 def machine(*, with_gpu: bool = False) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dry-run", action="store_true", help="do not append to the history")
     dry = parser.parse_args().dry_run
-    version = commit()  # before the history is appended to, which would make the tree look changed
+    version = commit()
     for case in CASES:
         line = measure(case, version)
         shown = ("command", "median", "processes", "processor_seconds")

@@ -57,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dry-run", action="store_true", help="do not append to the history")
     options = parser.parse_args()
-    version = commit()  # before the history is appended to, which would make the tree look changed
+    version = commit()
     for milliseconds in DELAYS:
         origin = {
             "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -26,6 +26,7 @@ from peer import comparison, figures
 from peer.fedquilt_side import EXPERIMENT
 from peer.flower import round_times
 from process_watch import ProcessWatch, role_of
+from provenance import commit
 from resume import Progress, read_lines
 
 ROOT = Path(__file__).parents[2]
@@ -176,3 +177,21 @@ def test_an_interrupted_measurement_continues_with_its_commit_only(tmp_path: Pat
         again.finish(results)
     assert [found["value"] for found in read_lines(results)] == [2]
     assert not file.exists()
+
+
+def test_a_measurement_is_marked_if_the_code_differs_from_its_commit(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], cwd=tmp_path, check=True)
+
+    code, results = tmp_path / "code.py", tmp_path / "benchmarks" / "results" / "round.jsonl"
+    results.parent.mkdir(parents=True)
+    code.write_text("x = 1")
+    results.write_text("{}")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    clean = commit(tmp_path)
+    results.write_text("{}{}")
+    assert commit(tmp_path) == clean != "unknown"
+    code.write_text("x = 2")
+    assert commit(results.parent) == f"{clean}-dirty"
