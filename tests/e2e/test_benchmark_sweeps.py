@@ -37,7 +37,8 @@ SWEEPS = {
     "fedreb_tables": (16, 16),
     "adaptivefl_small": (27, 5),
     "fedrolex_small": (2 * 5, 10),
-    "fedrolex_rounds": (3 * 3, 0),
+    "adaptivefl_tables": (3 * 27, 27),
+    "fedrolex_rounds": (3 * 8, 0),
 }
 """Name -> number of runs and of published figures."""
 
