@@ -136,6 +136,7 @@ class A:
 COMMON = {
     "errors": "",
     "error_messages": "",
+    "plurals": "",
     "seeds": "",
     "stored_samples": "",
     "types": "stored_samples",
@@ -155,7 +156,7 @@ COMMON = {
     "secure_aggregation": "aggregation algorithm_api errors types wire",
     "algorithm_api": "errors learning_tasks submodels types",
     "models": "errors types user_imports",
-    "tracing": "errors experiment models privacy submodels user_imports",
+    "tracing": "errors experiment models plurals privacy submodels user_imports",
     "training": "algorithm_api augment errors experiment learning_tasks models privacy seeds submodels tracing types",
     "aggregation": "algorithm_api errors learning_tasks process submodels types wire",
     "datasets": (
@@ -173,7 +174,7 @@ COMMON = {
         "rejections types user_imports wire"
     ),
     "broker_options": "",
-    "doctor": "broker_options errors experiment learning_tasks training types wire",
+    "doctor": "broker_options errors experiment learning_tasks plurals training types wire",
     "private_memory": "types",
     "training_jobs": "files types wire",
     "worker_lines": "training_jobs",

@@ -17,6 +17,7 @@ from fedquilt_common.error_messages import RESUME
 from fedquilt_common.errors import FedquiltError, RunFailedError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment_file import load_experiment
+from fedquilt_common.plurals import counted
 from fedquilt_common.process.file_limit import raise_file_limit
 from fedquilt_common.process.malloc import return_freed_memory
 from fedquilt_common.process.signals import StopSignal
@@ -216,7 +217,8 @@ def _assignments_of(inventory: Path | None, federation: str) -> Callable[[], Ass
     file = InventoryFile(inventory)
     check_federation(inventory, federation)
     owners = file.assignments().owners
-    print_message(f"The inventory {inventory} assigns {len(owners)} clients to {len(set(owners.values()))} boards")
+    clients, boards = counted(len(owners), "client"), counted(len(set(owners.values())), "board")
+    print_message(f"The inventory {inventory} assigns {clients} to {boards}")
     return file.assignments
 
 

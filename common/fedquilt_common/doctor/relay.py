@@ -13,6 +13,7 @@ from fedquilt_common.doctor.settings import check_holder, read_address
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.agent_config import merge_config
 from fedquilt_common.experiment.relay_config import RelayConfig
+from fedquilt_common.plurals import counted
 
 _CONFIGURATION: Final = "configuration"
 _CENTRAL: Final = " (central)"
@@ -51,4 +52,5 @@ def _describe(config: RelayConfig, owners: Mapping[int, str] | None) -> Check:
     if owners is None:
         advice = "List the clients of each board: `fedquilt federation broker --site SITE --relay` writes the file"
         return Check(_CONFIGURATION, "warn", f"{head}: any board may host any client", advice)
-    return Check(_CONFIGURATION, "ok", f"{head} with {len(config.boards or ())} boards and {len(owners)} clients")
+    hosts = f"{counted(len(config.boards or ()), 'board')} and {counted(len(owners), 'client')}"
+    return Check(_CONFIGURATION, "ok", f"{head} with {hosts}")

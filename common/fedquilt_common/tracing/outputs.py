@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.plurals import counted
 from fedquilt_common.user_imports import describe_sys_exit
 
 OutputForm = tuple[tuple[int, ...], ...]
@@ -73,7 +74,7 @@ def check_same_form(trained: OutputForm, evaluated: OutputForm) -> None:
 
 def _describe(form: OutputForm) -> str:
     shapes = ", ".join(str(shape).replace(",)", ")") for shape in form)
-    return f"{len(form)} output{'s' * (len(form) > 1)} of shape {shapes}"
+    return f"{counted(len(form), 'output')} of shape {shapes}"
 
 
 def check_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: str) -> OutputForm:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from fedquilt_common.errors import ProtocolError
+from fedquilt_common.plurals import plural
 from fedquilt_common.types import Assignments, ClientId, Profile
 from fedquilt_common.wire.messages import AgentPresence
 from fedquilt_server.coordinator.rate_limit import RateLimit
@@ -344,7 +345,7 @@ class Claims:
 
 
 def _name(clients: Sequence[ClientId]) -> str:
-    return f"client{'s' * (len(clients) > 1)} {ranges(clients)}"
+    return f"{plural('client', len(clients))} {ranges(clients)}"
 
 
 def _agents_of(clients: Iterable[ClientId], hosts: Mapping[ClientId, str]) -> str:

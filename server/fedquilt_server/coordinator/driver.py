@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from fedquilt_common.errors import PayloadError, RunFailedError, RunFolderError
+from fedquilt_common.plurals import plural
 from fedquilt_common.wire.transport import Transport
 from fedquilt_server.coordinator.display import StatusUpdater
 from fedquilt_server.coordinator.downlink import Downlink
@@ -349,5 +350,5 @@ def report_unsendable(round: int) -> Iterator[None]:
 
 def describe_deadline(exchange: Exchange) -> str:
     """Return the sentence on an exchange that its deadline closed, or opened again for other clients."""
-    missing = f"client{'s' * (len(exchange.missing) != 1)} {ranges(exchange.missing)}"
+    missing = f"{plural('client', len(exchange.missing))} {ranges(exchange.missing)}"
     return f"The deadline passed with {len(exchange.replies)} of {len(exchange.clients)} replies; without {missing}"

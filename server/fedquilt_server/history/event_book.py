@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
+from fedquilt_common.plurals import plural
 from fedquilt_server.round.events import (
     Continued,
     Event,
@@ -114,7 +115,7 @@ class EventBook:
         self._boots[event.agent] = event.boot
         self._present.add(event.agent)
         (self._idle.discard if event.clients else self._idle.add)(event.agent)
-        hosted = f"hosts client{'s' * (len(event.clients) != 1)} {ranges(event.clients)}" if event.clients else "idle"
+        hosted = f"hosts {plural('client', len(event.clients))} {ranges(event.clients)}" if event.clients else "idle"
         if before is None or (was_present and event.boot == before):
             self.counts_of(event.agent)
             return "joined", f"connected; {hosted}"

@@ -19,7 +19,8 @@ ANSWER_SECONDS: Final = 15.0
 """Longest silence of a page that works: it sends a heartbeat every 5 s."""
 DATA: Final = "data: {"
 """Beginning of a line with a snapshot; a heartbeat holds a number."""
-NOT_FOUND: Final = "it is not the status page of a fedquilt coordinator"
+ADVICE: Final = "give the address of a running coordinator's page, or a run folder"
+NOT_FOUND: Final = f"it is not the status page of a fedquilt coordinator; {ADVICE}"
 
 
 class PageReader:
@@ -89,7 +90,7 @@ class PageReader:
         try:
             yield
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise PageUnreachableError(f"no status page answers at {self.url}: {error}") from None
+            raise PageUnreachableError(f"no status page answers at {self.url}: {error}; {ADVICE}") from None
 
     def _check(self, response: httpx.Response) -> None:
         if response.status_code in (401, 403):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from fedquilt_common.plurals import counted
 from fedquilt_server.ray_cluster.library import Node
 from fedquilt_server.status.placement import Placement, PlacementReader, PlacementRecord, Relocation
 
@@ -43,7 +44,7 @@ class Relocations:
             return
         self._deaths.add(node.id)
         if agents:
-            count = f"Its {len(agents)} agent{'s' * (len(agents) != 1)} ({_list_names(agents)})"
+            count = f"Its {counted(len(agents), 'agent')} ({_list_names(agents)})"
             self.add(f"Node {node.name} of the Ray cluster died. {count} start on other nodes. {self._kept}")
         else:
             self.add(f"Node {node.name} of the Ray cluster died. It had no agents")

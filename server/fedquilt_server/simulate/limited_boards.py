@@ -11,6 +11,7 @@ from typing import Final
 
 from fedquilt_common.experiment.experiment import AgentSpec, agent_specs
 from fedquilt_common.files.durable import write_atomically
+from fedquilt_common.plurals import counted
 from fedquilt_server.simulate.board_limits import BoardLimits, Limiter, LimitsError, find_limiter
 from fedquilt_server.simulate.child_process import ChildSpec
 from fedquilt_server.simulate.plan import SimulationPlan
@@ -98,7 +99,7 @@ def limit_boards(plan: SimulationPlan, report: Callable[[str], None]) -> Iterato
 
 
 def _boards(named: Mapping[str, object]) -> str:
-    return f"{len(named)} board{'s' * (len(named) != 1)}"
+    return counted(len(named), "board")
 
 
 def _find(plan: SimulationPlan) -> LimitedBoards:

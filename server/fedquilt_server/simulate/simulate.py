@@ -12,6 +12,7 @@ from fedquilt_common.experiment.experiment import dump_experiment
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import write_atomically
 from fedquilt_common.files.locking import lock_folder
+from fedquilt_common.plurals import counted
 from fedquilt_common.privacy.noise_key import store_key
 from fedquilt_common.wire.tls import tls_context
 from fedquilt_server.runs.result_files import read_result, record_ending
@@ -159,7 +160,7 @@ def _start_all(
     record_ending(plan.folder, plan.experiment, RUNNING)
     agents = agent_child_specs(plan, servers, boards)
     count = sum(line.agents for line in plan.experiment.fleet)
-    stage(f"Starting the coordinator and {count} agent{'s' * (count != 1)}")
+    stage(f"Starting the coordinator and {counted(count, 'agent')}")
     children.start(coordinator_spec(plan))
     children.start(*agents)
     stage(f"The coordinator loads {plan.experiment.data.set} and the model")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from fedquilt_common.doctor.pi_firmware import describe_throttling
+from fedquilt_common.plurals import counted
 from fedquilt_server.status.snapshot import BoardStatus, HealthState
 
 SILENT_AFTER: Final = 2.5
@@ -79,7 +80,7 @@ def judge_health(board: BoardStatus, facts: BoardFacts, now: float) -> tuple[Hea
     if facts.is_late:
         return "late", "its last reply came after its exchange had closed"
     if _is_recent(facts.restarted_at, now):
-        return "restarted", f"{board.restarts} time{'s' * (board.restarts != 1)} in this run"
+        return "restarted", f"{counted(board.restarts, 'time')} in this run"
     return "online", ""
 
 

@@ -9,6 +9,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedquilt_common.files.durable import write_atomically
+from fedquilt_common.plurals import counted
 from fedquilt_server.status.units import memory
 
 PLACEMENTS: Final = "placement.json"
@@ -38,9 +39,9 @@ class Placement(BaseModel):
     def reserved(self) -> str:
         """What is reserved for the agent, for people; empty without."""
         parts = [
-            f"{self.cpus:g} processor{'s' * (self.cpus != 1)}" if self.cpus else "",
+            counted(self.cpus, "processor") if self.cpus else "",
             memory(self.memory) if self.memory else "",
-            f"{self.gpus:g} GPU{'s' * (self.gpus != 1)}" if self.gpus else "",
+            counted(self.gpus, "GPU") if self.gpus else "",
         ]
         return ", ".join(filter(None, parts))
 
@@ -48,7 +49,7 @@ class Placement(BaseModel):
     def summary(self) -> str:
         """Node, reservation and moves in one line for people."""
         where = f"on {self.name}" if self.name else f"{self.state} for a node"
-        moved = f"moved {self.moves} time{'s' * (self.moves != 1)}" if self.moves else ""
+        moved = f"moved {counted(self.moves, 'time')}" if self.moves else ""
         return "; ".join(filter(None, (where, self.reserved, moved)))
 
 

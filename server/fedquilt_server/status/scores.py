@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from fedquilt_common.learning_tasks.metrics import ACCURACY, LOCAL_METRICS, MAIN_METRICS, SECOND_METRICS, Metric
+from fedquilt_common.plurals import plural
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import ENDED, Snapshot
 from fedquilt_server.status.units import is_number
@@ -49,7 +50,7 @@ def describe_tested(history: Sequence[RoundResult]) -> str:
     if not fewer:
         return ""
     clients = [int(count) for _, count in measured_scores(history, "tested_clients")]
-    named = f"round{'s' * (len(fewer) != 1)} {ranges(fewer, 40)}"
+    named = f"{plural('round', len(fewer))} {ranges(fewer, 40)}"
     return f"{min(clients)} to {max(clients)} clients; the scores of {named} do not compare with those of all of them"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedquilt_common.errors import RunFailedError
 from fedquilt_common.experiment.sections import Participation
+from fedquilt_common.plurals import plural
 from fedquilt_server.status.run_file_names import LOGS
 from fedquilt_server.status.snapshot import CLIENT_FAILED, Snapshot
 from fedquilt_server.status.waiting import ranges
@@ -84,7 +85,7 @@ def _describe(snapshot: Snapshot, quorum: int) -> str:
     clients: dict[str, list[int]] = {}
     for client, reason in snapshot.failures.items():
         clients.setdefault(reason.removeprefix(CLIENT_FAILED), []).append(client)
-    shown = "; ".join(f"client{'s' * (len(ids) > 1)} {ranges(ids)}: {reason}" for reason, ids in clients.items())
+    shown = "; ".join(f"{plural('client', len(ids))} {ranges(ids)}: {reason}" for reason, ids in clients.items())
     more = snapshot.failing - len(snapshot.failures)
     return (
         f"round {snapshot.round} cannot reach its quorum of {min(quorum, snapshot.tasks)}: {snapshot.failing} of "

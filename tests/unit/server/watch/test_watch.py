@@ -132,6 +132,7 @@ def test_once_without_a_page() -> None:
     done = run_watch(f"http://127.0.0.1:{free_port()}", "--once")
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("fedquilt: no status page answers at http://127.0.0.1:")
+    assert "a run folder" in done.stderr
 
 
 @pytest.mark.parametrize(
