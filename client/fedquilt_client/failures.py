@@ -14,6 +14,7 @@ from fedquilt_common.errors import (
     SliceError,
 )
 from fedquilt_common.training.out_of_memory import is_out_of_memory
+from fedquilt_common.user_imports import find_place
 from fedquilt_common.worker_lines import DamagedLine, FailedLine, FailureLine, MemoryLine
 
 _TELL_NOTHING: Final = (ExperimentError, PackageMissingError, RunFolderError, SliceError)
@@ -48,7 +49,7 @@ def describe_failure(number: int, error: Exception, *, private: bool = False) ->
     if isinstance(error, FedquiltError):
         return FailedLine(number=number, reason=_text(error))
     traceback.print_exception(error)  # a bug: the traceback goes into the agent's log
-    return FailedLine(number=number, reason=f"{type(error).__name__}: {_text(error)}")
+    return FailedLine(number=number, reason=f"{type(error).__name__}: {_text(error)} ({find_place(error, '')})")
 
 
 def _text(error: Exception) -> str:

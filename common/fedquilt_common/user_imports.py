@@ -12,6 +12,7 @@ import importlib
 import inspect
 import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
@@ -22,6 +23,7 @@ from typing import Any, Final
 from fedquilt_common.errors import ForbiddenImportError, UnknownNameError
 
 _USER_IMPORT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_INSTALLED: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 USER_ERRORS: Final = (Exception, SystemExit)
 """What a user's code can raise. A ``sys.exit`` of it is a mistake; KeyboardInterrupt is a person's Ctrl-C."""
 
@@ -41,17 +43,25 @@ def find_place(error: BaseException, package: str) -> str:
 
     Args:
         error: was raised and caught.
-        package: top-level package of the user. If no frame is in it, the last place of all is returned.
+        package: top-level package of the user; empty if it is not known. If no frame is in it, the last place in code
+            that is not installed is returned, or else the last place of all.
     """
     if isinstance(error, SyntaxError) and str(error.filename).endswith(".py"):
         return f"{Path(str(error.filename)).name} line {error.lineno}"
-    frame, line = (_own_frames(error, package) or _frames(error))[-1]
+    frames = _frames(error)
+    frame, line = (_own_frames(error, package) or [one for one in frames if _is_of_user(one[0])] or frames)[-1]
     return f"{Path(frame.f_code.co_filename).name} line {line}"
 
 
 def _own_frames(error: BaseException, package: str) -> list[tuple[FrameType, int]]:
     of_cause = _frames(error.__cause__) if error.__cause__ else []
     return [one for one in (*of_cause, *_frames(error)) if package_of(one[0].f_globals.get("__name__")) == package]
+
+
+def _is_of_user(frame: FrameType) -> bool:
+    """Whether a frame is in code that is neither installed nor fedquilt's."""
+    is_ours = package_of(frame.f_globals.get("__name__")).startswith("fedquilt")
+    return not is_ours and not frame.f_code.co_filename.startswith(("<", *_INSTALLED))
 
 
 def _frames(error: BaseException) -> list[tuple[FrameType, int]]:

@@ -241,7 +241,7 @@ def test_a_fault_in_the_program_is_told_and_the_process_goes_on(kit: Kit, capsys
     out = io.StringIO()
     worker = Worker(out)
     worker.do(job)
-    assert json.loads(out.getvalue())["reason"] == "KeyError: 'x'"
+    assert json.loads(out.getvalue())["reason"] == "KeyError: 'x' (faulty.py line 7)"
     assert "Traceback" in capsys.readouterr().err
     worker.do(job)
 

@@ -224,7 +224,7 @@ def test_a_job_that_fails_says_why_and_the_next_is_done(driver: Driver, kit: Kit
     driver.pool.submit(kit.job(run, 1, allowed=["failing"]))
     failed, done = driver.next(), driver.next()
     assert isinstance(failed, JobFailed)
-    assert failed.reason == "RuntimeError: no luck"
+    assert failed.reason == "RuntimeError: no luck (failing.py line 7)"
     assert isinstance(done, JobFinished)
 
 
