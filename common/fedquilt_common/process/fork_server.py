@@ -147,16 +147,13 @@ class ForkServer:
         server = os.getpid()
         pid = os.fork()
         if pid == 0:  # pragma: no cover - runs in the child
-            self._become_child(command, descriptors, server)
+            self._become_child(command, connection, descriptors, server)
             return command
         self._running[pid] = connection
-        handle = os.pidfd_open(pid)
-        _send(connection, {"pid": pid}, handle)
-        os.close(handle)
         return None
 
     def _become_child(  # pragma: no cover - runs in the child
-        self, command: ForkedCommand, descriptors: list[int], server: int
+        self, command: ForkedCommand, connection: socket.socket, descriptors: list[int], server: int
     ) -> None:
         """Give the fork what a process of its own would have."""
         signal.set_wakeup_fd(-1)
@@ -165,6 +162,9 @@ class ForkServer:
         if command.session:
             os.setsid()
         die_with_parent(server)
+        handle = os.pidfd_open(os.getpid())
+        _send(connection, {"pid": os.getpid()}, handle)  # a server that dies now leaves no process that nobody knows
+        os.close(handle)
         self._close()
         for target, descriptor in enumerate(descriptors):
             os.dup2(descriptor, target)

@@ -3,7 +3,7 @@
 One connection (AF_UNIX, SOCK_SEQPACKET) belongs to each process, and each message is a JSON object:
 
 1. The request has the fields of ``fork_server.ForkedCommand``, with descriptors of standard input, output and error.
-2. The answer is ``{"pid": number}`` with a descriptor of the process (pidfd), or ``{"refused": reason}``.
+2. The process answers ``{"pid": number}`` with a descriptor of itself (pidfd), or the server ``{"refused": reason}``.
 3. ``{"exit": code}`` is the last message. The code is negative if a signal has ended the process.
 
 If the side that asked for the process closes the connection or dies, the server ends the process with SIGTERM.

@@ -174,8 +174,22 @@ def test_it_ends_with_the_server_and_a_restarted_server_goes_on(stage: Stage) ->
     assert waiting.wait(60) == 3
 
 
-def test_its_end_is_not_reported_before_it_has_ended(stage: Stage) -> None:
+DIES_AFTER_FORK = """
+import os, pathlib, time
+fork, out = os.fork, pathlib.Path(__file__).with_name("out")
+def fork_and_die():
+    if (pid := fork()) == 0:
+        return 0
+    while "up" not in out.read_text():
+        time.sleep(0.01)
+    os.kill(os.getpid(), 9)
+os.fork = fork_and_die
+"""
+
+
+def test_its_end_is_not_reported_before_it_has_ended(tmp_path: Path) -> None:
     """Nobody else may use what it uses, such as a locked folder, while it still cleans up."""
+    stage = Stage(tmp_path, DIES_AFTER_FORK)
     code = (
         "import signal, sys, time\n"
         "signal.signal(15, lambda *_: (time.sleep(0.3), print('cleaned', flush=True), sys.exit(0)))\n"
@@ -183,11 +197,9 @@ def test_its_end_is_not_reported_before_it_has_ended(stage: Stage) -> None:
         "time.sleep(600)"
     )
     process = stage.fork(code)
-    wait_for(lambda: "up" in stage.out.read_text())
-    assert process.wait_started(60)  # a server that dies before it has told the process id leaves nothing to wait for
-    stage.server.kill()
     process.wait(60)
     assert "cleaned" in stage.out.read_text()
+    stage.close()
 
 
 def test_nothing_is_started_for_one_who_has_gone(stage: Stage) -> None:
