@@ -122,6 +122,11 @@ def _cut(experiment: Experiment, dataset: Dataset, allowed: Collection[str]) -> 
         _check_mixed(part.scheme, subjects)
         labels, subjects = np.concatenate([labels, dataset.test.y]), None
     free = np.setdiff1d(np.arange(len(labels)), own_public(experiment, dataset))
+    if data.public is not None and not len(free):
+        raise ExperimentError(
+            f"data.public.samples = {data.public.samples}: all samples are public, so none are left for the clients; "
+            "choose fewer"
+        )
     count, seed = part.shares or data.clients, derive_seed(experiment.seed, "partition")
     if part.scheme == "manual":
         cut = read_mapping(str(part.file), part.sha256, count, free)
