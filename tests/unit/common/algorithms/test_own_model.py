@@ -88,6 +88,14 @@ def test_when_a_client_trains(
         ctx.learner.trainings.clear()
 
 
+def test_a_client_that_has_lost_its_model_before_it_learns_warms_up_again(ctx: Any) -> None:
+    algorithm = make_algorithm("fedmd", {"kd_epochs": 4, "warm_up_epochs": 3}, ())
+    labels = score(algorithm, ctx).arrays
+    ctx.memory.clear()
+    digest(algorithm, ctx, labels)
+    assert ctx.learner.trainings == [(60, 3), (60, 3), (50, 4), (60, 2)]
+
+
 @pytest.mark.parametrize("name", LABELS_ONLY)
 def test_a_test_leaves_the_memory_alone_and_counts_right_answers(name: str, ctx: Any) -> None:
     algorithm: Any = make_algorithm(name, {"order": "local-first"}, ())
