@@ -167,3 +167,16 @@ def test_an_empty_public_set_is_refused_at_the_start(name: str) -> None:
     algorithm: Any = make_algorithm(name, {}, ())
     with pytest.raises(ExperimentError, match="no samples"):
         algorithm.init({}, ServerContext())
+
+
+@pytest.mark.parametrize("name", ["fedakd", "cfedakd"])
+def test_words_and_events_cannot_be_mixed(name: str) -> None:
+    class ServerContext:
+        public = np.zeros((9, 5), np.int64)
+
+    algorithm: Any = make_algorithm(name, {}, ())
+    with pytest.raises(ExperimentError, match=r"data\.public: its samples are int64.* choose fedmd"):
+        algorithm.init({}, ServerContext())
+    ServerContext.public = np.zeros((9, 5), np.float32)
+    assert algorithm.init({}, ServerContext()).arrays == {}
+    make_algorithm("fedmd", {}, ()).init({}, ServerContext())  # type: ignore[arg-type]
