@@ -214,7 +214,7 @@ def holdout_of(experiment: Experiment, algorithm: Algorithm) -> float:
             f"{key}: '{experiment.algorithm.name}' is evaluated by the coordinator, on the data set's test split; "
             "remove this key"
         )
-    if data.mixed and declared.coordinator_tests:
+    if data.mixed and (declared.coordinator_tests or declared.holdout is None):
         raise ExperimentError(
             f"data.mixed = True: the coordinator tests the global model of '{experiment.algorithm.name}' on the "
             "official test samples, which this setting shares out; set it to false"

@@ -175,7 +175,7 @@ def test_how_much_is_kept(algorithm: Any, data: dict[str, Any], expected: float)
     [
         (Central(), {"holdout": 0.25}, "data.holdout = 0.25: 'fedavg' is evaluated by the coordinator"),
         (Personal(), {"mixed": True, "holdout": 0.0}, "data.mixed = True: .* set data.holdout"),
-        (Central(), {"mixed": True}, "data.mixed"),
+        (Central(), {"mixed": True}, r"data\.mixed = True: the coordinator tests .* 'fedavg' .* set it to false"),
     ],
 )
 def test_what_cannot_be_kept(algorithm: Any, data: dict[str, Any], reason: str) -> None:
