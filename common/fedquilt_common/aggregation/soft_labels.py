@@ -226,3 +226,17 @@ def check_can_distil(ctx: ServerContext) -> None:
     """
     if not len(ctx.public):
         raise ExperimentError("data.public: there are no samples; set data.public.samples to 1 or more")
+
+
+def check_can_mix(ctx: ServerContext) -> None:
+    """Check that ``mixup`` suits the public samples: real numbers or bytes, not words or categories.
+
+    Raises:
+        ExperimentError: they are other whole numbers.
+    """
+    dtype = ctx.public.dtype
+    if dtype.kind != "f" and dtype != np.uint8:
+        raise ExperimentError(
+            f"data.public: its samples are {dtype}, such as words or events, which have no mean that could be mixed; "
+            "choose fedmd, which labels them as they are (with compress: true for cfedakd)"
+        )

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from fedquilt_common.aggregation.soft_labels import mixup
-from fedquilt_common.algorithm_api import ClientContext, ServerContext, Task
+from fedquilt_common.aggregation.soft_labels import check_can_mix, mixup
+from fedquilt_common.algorithm_api import ClientContext, ServerContext, State, Task
 from fedquilt_common.algorithms.fedmd import FedMD
-from fedquilt_common.types import Scalar
+from fedquilt_common.types import Arrays, Scalar
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,10 @@ class FedAKD(FedMD):
         super().__post_init__()
         if self.alpha is not None and not 0 < self.alpha < float("inf"):
             raise ValueError("alpha must be a positive number; leave it out to draw one in each round")
+
+    def init(self, model: Arrays, ctx: ServerContext) -> State:
+        check_can_mix(ctx)
+        return super().init(model, ctx)
 
     def draw_scalars(self, ctx: ServerContext) -> Mapping[str, Scalar]:
         seed = int(ctx.rng.integers(1 << 62))

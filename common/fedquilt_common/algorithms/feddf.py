@@ -40,8 +40,8 @@ class FedDF(Prototypes):
 
     Attributes:
         patience: epochs without a better divergence after which a student stops, 1 or more.
-        weighting: the teachers weigh equally, or by each client's accuracy on the samples that it keeps for testing; a
-            client that keeps none uses its training samples.
+        weighting: the teachers weigh equally, or by each client's accuracy on its training samples; its clients keep
+            none for testing.
     """
 
     patience: int = 3

@@ -45,7 +45,7 @@ class FedET(Prototypes):
         diversity: weight of the diversity regularisation, lambda in the paper, 0 or more.
         head_layers: number of linear layers at the end that all models have in the same shapes.
         weighting: clients weigh by the variance of their logits, sample by sample; equally; or by their accuracy on
-            the samples that they keep for testing. A client that keeps none uses its training samples.
+            their training samples. Its clients keep none for testing.
     """
 
     diversity: float = 0.05

@@ -2,7 +2,8 @@
 
 Gad, "Light-weight Federated Learning with Augmented Knowledge Distillation for Human Activity Recognition", MSc thesis,
 Lakehead University 2023, Table 4.1 (``PW`` and ``UW``) and equation 4.10. Each client tests the model that it has
-trained, on its own test samples or, where it keeps none, on the official ones.
+trained on its own test samples or, without ``data.holdout``, on the official ones. A client whose share is too small to
+keep a test sample weighs as one without right answers.
 """
 
 from __future__ import annotations

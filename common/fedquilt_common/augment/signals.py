@@ -41,8 +41,8 @@ def augment_series(x: Series, rng: np.random.Generator) -> Series:
     count, channels, time = x.shape
     changed = scale(add_noise(x, rng), rng)
     for step, possible in ((rotate, channels > 1), (permute, time >= SEGMENTS), (warp, time > 1)):
-        if possible:
-            chosen = np.flatnonzero(rng.random(count) < STEP_PROBABILITY)
+        chosen = np.flatnonzero(rng.random(count) < STEP_PROBABILITY) if possible else ()
+        if len(chosen):  # of few series, a step may choose none
             changed[chosen] = step(changed[chosen], rng)
     return changed
 

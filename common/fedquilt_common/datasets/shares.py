@@ -122,6 +122,11 @@ def _cut(experiment: Experiment, dataset: Dataset, allowed: Collection[str]) -> 
         _check_mixed(part.scheme, subjects)
         labels, subjects = np.concatenate([labels, dataset.test.y]), None
     free = np.setdiff1d(np.arange(len(labels)), own_public(experiment, dataset))
+    if data.public is not None and not len(free):
+        raise ExperimentError(
+            f"data.public.samples = {data.public.samples}: all samples are public, so none are left for the clients; "
+            "choose fewer"
+        )
     count, seed = part.shares or data.clients, derive_seed(experiment.seed, "partition")
     if part.scheme == "manual":
         cut = read_mapping(str(part.file), part.sha256, count, free)
@@ -209,7 +214,7 @@ def holdout_of(experiment: Experiment, algorithm: Algorithm) -> float:
             f"{key}: '{experiment.algorithm.name}' is evaluated by the coordinator, on the data set's test split; "
             "remove this key"
         )
-    if data.mixed and declared.coordinator_tests:
+    if data.mixed and (declared.coordinator_tests or declared.holdout is None):
         raise ExperimentError(
             f"data.mixed = True: the coordinator tests the global model of '{experiment.algorithm.name}' on the "
             "official test samples, which this setting shares out; set it to false"

@@ -42,11 +42,12 @@ class Metric:
 ACCURACY: Final = Metric("accuracy", "accuracy", "Accuracy", "share", "right answers / samples, or right words / words")
 BALANCED_ACCURACY: Final = Metric(
     "balanced_accuracy", "balanced accuracy", "Balanced accuracy", "share",
-    "mean over the classes of the accuracy in each class",
+    "mean over the classes with test samples of the accuracy in each class",
 )  # fmt: skip
 MACRO_F1: Final = Metric(
-    "macro_f1", "macro-F1", "Macro-F1", "share", "mean over the classes of the F1 score of each class"
-)
+    "macro_f1", "macro-F1", "Macro-F1", "share",
+    "mean over the classes that have test samples or are named of the F1 score of each class",
+)  # fmt: skip
 R2: Final = Metric(
     "r2", "R2", "R\N{SUPERSCRIPT TWO}", "number", "coefficient of determination, mean over the outputs", -LARGEST
 )

@@ -257,23 +257,17 @@ class Workbench(ExperimentTools):
             self.check_private_model(model, self._key_of(model))
 
     def _check_test_samples(self) -> None:
-        coordinator_tests = declaration_of(self.algorithm()).coordinator_tests
-        if self.experiment.data.form is not None and coordinator_tests:
-            raise ExperimentError(
-                f"data.delivery = own: '{self.experiment.algorithm.name}' has a global model, which the coordinator "
-                "tests, but it has no test samples; give data.set instead of data.form, or choose another algorithm"
-            )
-        if self.experiment.data.form is not None and not self.clients_evaluate:
-            raise ExperimentError(
-                "data.delivery = own: the coordinator has no test samples, so the clients must evaluate; set "
-                "data.holdout, such as 0.25"
-            )
-        if self.experiment.data.form is None and not len(self.dataset.test):
-            self._check_untested()
         if self.experiment.data.local_test == "own-labels" and self.learning_task.name != "classification":
             raise ExperimentError(
                 f"data.local_test = 'own-labels': the data set '{self.dataset.name}' has no class for each sample; "
                 "remove the key"
+            )
+        if not len(self.dataset.test):
+            self._check_untested()
+        if self.holdout and self.experiment.data.delivery != "own" and not any(len(own.test) for own in self.shares):
+            raise ExperimentError(
+                f"data.holdout = {self.holdout:g}: no client keeps a sample for testing, because their shares are too "
+                "small; use fewer clients"
             )
 
     def _check_untested(self) -> None:
@@ -292,6 +286,8 @@ class Workbench(ExperimentTools):
             advice = "choose an algorithm whose clients test on their own samples, such as fedavg with data.holdout"
         else:
             advice = "set data.holdout, such as 0.25, so that each client keeps some for testing"
+        if data.form is not None:
+            raise ExperimentError(f"data.form has no test samples, {who}; give data.set instead of it, or {advice}")
         raise ExperimentError(f"data.set = {data.set}: it has no test samples, {who}; give it some, or {advice}")
 
     def _check_central_privacy(self) -> None:

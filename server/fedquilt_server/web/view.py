@@ -165,11 +165,11 @@ class RoundColumns:
 
 
 def round_columns(history: Sequence[RoundResult], metric: Metric) -> RoundColumns:
-    """Choose the columns from the latest round; they depend on the algorithm only."""
+    """Choose the columns: of scores from all rounds, because some are not evaluated, the others from the latest."""
     latest = history[-1:]
     return RoundColumns(
         metric=metric,
-        own=any(row.has_both for row in latest),
+        own=any(row.has_both for row in history),
         parted=any(row.trained for row in latest),
         labelled=any(row.label_bytes_up is not None for row in latest),
     )

@@ -212,10 +212,12 @@ class OwnModel(ABC):
     def learn_labels(self, task: Task, ctx: ClientContext) -> Reply:
         """Learn from the aggregated labels; the reply has metrics only."""
         labelled = Examples(self.public_samples(task, ctx), self.decode(task.arrays, ctx.classes))
+        warmed_up = self._train(ctx, False)  # nothing, unless the board has lost the model that it labelled with
         distilled = self.learn_public(ctx, labelled, derive_seed(ctx.seed, "digest"))
         ctx.memory.update(distilled.arrays)
         metrics = self._train(ctx, self.order == "labels-first")
-        metrics["train_seconds"] = metrics.get("train_seconds", 0.0) + distilled.seconds
+        seconds = (found.get("train_seconds", 0.0) for found in (warmed_up, metrics))
+        metrics["train_seconds"] = distilled.seconds + sum(seconds)
         return Reply({}, len(ctx.data), {**metrics, "kd_loss": distilled.loss})
 
     def learn_public(self, ctx: ClientContext, labelled: Examples, seed: int) -> TrainingResult:

@@ -58,7 +58,7 @@ class Prototypes(ABC):
     @property
     @abstractmethod
     def by_accuracy(self) -> bool:
-        """Whether clients report their accuracy."""
+        """Whether clients report their accuracy, which is that on their training samples: they keep no others."""
 
     def privacy_problem(self) -> str:
         """Return why it cannot train with differential privacy; empty if it can."""
@@ -87,8 +87,7 @@ class Prototypes(ABC):
         trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed)
         metrics = {"loss": trained.loss, "train_seconds": trained.seconds}
         if self.by_accuracy:
-            test = ctx.test if len(ctx.test) else ctx.data
-            right = ctx.learner.predict(trained.arrays, test)[-1].argmax(axis=1) == test.y
+            right = ctx.learner.predict(trained.arrays, ctx.data)[-1].argmax(axis=1) == ctx.data.y
             metrics["accuracy"] = float(right.mean())
         return Reply(trained.arrays, len(ctx.data), metrics)
 

@@ -88,6 +88,14 @@ def test_when_a_client_trains(
         ctx.learner.trainings.clear()
 
 
+def test_a_client_that_has_lost_its_model_before_it_learns_warms_up_again(ctx: Any) -> None:
+    algorithm = make_algorithm("fedmd", {"kd_epochs": 4, "warm_up_epochs": 3}, ())
+    labels = score(algorithm, ctx).arrays
+    ctx.memory.clear()
+    digest(algorithm, ctx, labels)
+    assert ctx.learner.trainings == [(60, 3), (60, 3), (50, 4), (60, 2)]
+
+
 @pytest.mark.parametrize("name", LABELS_ONLY)
 def test_a_test_leaves_the_memory_alone_and_counts_right_answers(name: str, ctx: Any) -> None:
     algorithm: Any = make_algorithm(name, {"order": "local-first"}, ())
@@ -159,3 +167,16 @@ def test_an_empty_public_set_is_refused_at_the_start(name: str) -> None:
     algorithm: Any = make_algorithm(name, {}, ())
     with pytest.raises(ExperimentError, match="no samples"):
         algorithm.init({}, ServerContext())
+
+
+@pytest.mark.parametrize("name", ["fedakd", "cfedakd"])
+def test_words_and_events_cannot_be_mixed(name: str) -> None:
+    class ServerContext:
+        public = np.zeros((9, 5), np.int64)
+
+    algorithm: Any = make_algorithm(name, {}, ())
+    with pytest.raises(ExperimentError, match=r"data\.public: its samples are int64.* choose fedmd"):
+        algorithm.init({}, ServerContext())
+    ServerContext.public = np.zeros((9, 5), np.float32)
+    assert algorithm.init({}, ServerContext()).arrays == {}
+    make_algorithm("fedmd", {}, ()).init({}, ServerContext())  # type: ignore[arg-type]

@@ -100,6 +100,14 @@ def test_series_of_any_shape(shape: tuple[int, int]) -> None:
     assert not np.allclose(found, x)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_few_series_of_which_no_step_changes_any(count: int) -> None:
+    """FedReb fills a class with as few copies as it lacks; a step may choose none of them."""
+    x = series(3, 16, count)
+    changed = [augment_series(x, rng(seed)) for seed in range(20)]
+    assert all(found.shape == x.shape and np.isfinite(found).all() for found in changed)
+
+
 def test_tabular_features_keep_their_places() -> None:
     x = np.tile(np.array([1, 100, 10000], np.float32), (300, 1)) * rng(1).uniform(0.5, 1.5, (300, 3)).astype(np.float32)
     found = augment_table(x, rng())

@@ -94,6 +94,13 @@ def test_clients_that_overlap_keep_about_their_part() -> None:
     assert 0.15 < np.mean([len(share.test) / 50 for share in cut]) < 0.35
 
 
+@pytest.mark.parametrize("part", [{}, {"scheme": "dirichlet", "alpha": 1.0, "bins": 2}])
+def test_public_samples_leave_some_for_the_clients(part: dict[str, Any]) -> None:
+    made = Dataset("made", Examples(DATA.train.x, DATA.train.x), DATA.test, 0)
+    with pytest.raises(ExperimentError, match=r"data\.public\.samples = 100: all samples are public"):
+        shares(experiment(public={"samples": 100}, partition=part), made)
+
+
 def test_persons_of_mixed_samples_are_not_known() -> None:
     natural = experiment(2, mixed=True, partition={"scheme": "natural"})
     known = Dataset("made", examples(100), examples(40, 100), 5, np.arange(100) % 9)
@@ -168,7 +175,7 @@ def test_how_much_is_kept(algorithm: Any, data: dict[str, Any], expected: float)
     [
         (Central(), {"holdout": 0.25}, "data.holdout = 0.25: 'fedavg' is evaluated by the coordinator"),
         (Personal(), {"mixed": True, "holdout": 0.0}, "data.mixed = True: .* set data.holdout"),
-        (Central(), {"mixed": True}, "data.mixed"),
+        (Central(), {"mixed": True}, r"data\.mixed = True: the coordinator tests .* 'fedavg' .* set it to false"),
     ],
 )
 def test_what_cannot_be_kept(algorithm: Any, data: dict[str, Any], reason: str) -> None:

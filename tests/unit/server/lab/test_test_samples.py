@@ -16,11 +16,18 @@ from fedquilt_common.types import Dataset
 from fedquilt_server.lab.workbench import Workbench
 
 UNTESTED = f"{__name__}:untested"
+TINY = f"{__name__}:tiny"
+FORM: dict[str, Any] = {"set": "own", "delivery": "own", "form": {"shape": [4], "classes": 2}}
 
 
 def untested(folder: Path | None) -> Dataset:
     digits = load_dataset("digits")
     return replace(digits, name="untested", test=digits.test.take(np.zeros(0, np.int64)))
+
+
+def tiny(folder: Path | None) -> Dataset:
+    digits = load_dataset("digits")
+    return replace(digits, name="tiny", train=digits.train.take(np.arange(4)))
 
 
 def bench(algorithm: str = "fedavg", **data: Any) -> Workbench:
@@ -55,10 +62,12 @@ def test_clients_of_sub_models_evaluate_with_a_holdout_or_own_labels() -> None:
     ("made", "reason"),
     [
         (
-            bench("heterofl", set="own", delivery="own", form={"shape": [4], "classes": 2}, holdout=0.25),
-            "data.delivery = own: 'heterofl' has a global model, which the coordinator tests",
+            bench("heterofl", **FORM, holdout=0.25),
+            "data.form has no test samples, on which the coordinator tests; give data.set .* as fedavg",
         ),
-        (bench("fedavg", set="own", delivery="own", form={"shape": [4], "classes": 2}), "set data.holdout, such as"),
+        (bench("fedavg", **FORM), "data.form has no test samples, .* or set data.holdout, such as"),
+        (bench("fedmd", **FORM), "data.form has no test samples, and clients test on them; .* or set data.holdout"),
+        (bench(**FORM, local_test="own-labels"), "data.form has no test samples, and clients.* remove data.local_test"),
         (bench(set="own", delivery="own", form={"shape": [4], "classes": 0}, local_test="own-labels"), "has no class"),
         (bench(set=UNTESTED), r"data\.set = .*untested: it has no test samples, .* data\.holdout, such as"),
         (bench("fedmd", set=UNTESTED, public={"samples": 9}), "no test samples, .* clients test on them.*data.holdout"),
@@ -66,6 +75,8 @@ def test_clients_of_sub_models_evaluate_with_a_holdout_or_own_labels() -> None:
         (bench("feddf", set=UNTESTED, public={"samples": 9}), "no test samples, on which the coordinator.*as fedavg"),
         (bench(set=UNTESTED, local_test="own-labels"), "no test samples, and clients test on them.*local_test"),
         (bench("heterofl", holdout=0.25, mixed=True), "which this setting shares out; set it to false"),
+        (bench(set=TINY, holdout=0.25), r"data\.holdout = 0\.25: no client keeps a sample for testing"),
+        (bench("fedper", set=TINY), r"data\.holdout = 0\.25: no client keeps a sample for testing"),
     ],
 )
 def test_an_experiment_that_nobody_can_test_is_refused(made: Workbench, reason: str) -> None:

@@ -98,6 +98,12 @@ def test_the_rounds_show_bytes_of_labels_where_there_are_any() -> None:
     assert all(words in shown for words in ("Labels to clients", "6.5 kB", "Labels from clients", "648 B"))
 
 
+def test_the_rounds_show_personal_scores_while_the_latest_round_is_not_evaluated() -> None:
+    tested = row(1, accuracy=0.5, global_accuracy=0.5, personal_accuracy=0.875)
+    assert all(words in rounds_of(tested, row(2)) for words in ("Personal", "87.5"))
+    assert "Personal" not in rounds_of(row(1, accuracy=0.5), row(2))
+
+
 def summary_of(*rows: RoundResult, **known: Any) -> view.Summary:
     return view.summarise(snapshot(*rows, **known), view.summarise_results(rows))
 
