@@ -158,7 +158,7 @@ COMMON = {
     "models": "errors types user_imports",
     "tracing": "errors experiment models plurals privacy submodels user_imports",
     "training": "algorithm_api augment errors experiment learning_tasks models privacy seeds submodels tracing types",
-    "aggregation": "algorithm_api errors learning_tasks process submodels types wire",
+    "aggregation": "algorithm_api errors learning_tasks process stored_samples submodels types wire",
     "datasets": (
         "algorithm_api downloads errors experiment files learning_tasks seeds stored_samples types user_imports wire"
     ),

@@ -258,16 +258,16 @@ class ExperimentTools:
             key: of the experiment file that gives the client this model.
 
         Raises:
-            ExperimentError: it mixes the samples of a batch, or it cannot be built.
+            ExperimentError: it mixes samples, or it cannot be built.
         """
         from fedquilt_common.models import advise_against_batch_norm
-        from fedquilt_common.models.norms import find_batch_norm
+        from fedquilt_common.models.norms import find_mixing_norm
         from fedquilt_common.tracing.building import build_on_meta
 
-        if norm := find_batch_norm(build_on_meta(self.model_builder(model))):
+        if norm := find_mixing_norm(build_on_meta(self.model_builder(model))):
             raise ExperimentError(
-                f"{key}.name = {model.name}: its {norm} mixes the samples of a batch, so the gradient of one sample "
-                f"cannot be bounded. {advise_against_batch_norm(model.name, key)}; or remove the section privacy"
+                f"{key}.name = {model.name}: its {norm} mixes samples, so what it reveals of one sample cannot be "
+                f"bounded. {advise_against_batch_norm(model.name, key)}; or remove the section privacy"
             )
 
     def check_outputs(self, model: Model, key: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -236,6 +236,18 @@ def as_stored(samples: NDArray[Any]) -> StoredSamples:
 def scale_samples(samples: NDArray[Any], scaling: Scaling) -> NDArray[Any]:
     """Return floating-point samples of shape (n, channels, ...) that are scaled when they are read."""
     return cast("NDArray[Any]", replace(as_stored(samples), scaling=scaling))
+
+
+def change_unscaled(samples: NDArray[Any], change: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
+    """Return changed samples of shape (n, channels, ...): they are changed as they are before they are scaled.
+
+    Args:
+        samples: n samples.
+        change: returns new samples of the same shape and dtype.
+    """
+    stored = as_stored(samples)
+    changed = change(np.asarray(replace(stored, scaling=None)))
+    return changed if stored.scaling is None else stored.scaling.apply(changed)
 
 
 def join_samples(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:

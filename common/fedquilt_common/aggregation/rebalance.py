@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from fedquilt_common.stored_samples import change_unscaled
 from fedquilt_common.types import Examples
 
 Counts = NDArray[np.int64]
@@ -86,7 +87,7 @@ def rebalance_examples(
     Args:
         data: the client's samples, shape (n, *input_shape), with classes of shape (n,).
         threshold: number of samples of each class that the client has.
-        augment: makes changed copies of samples.
+        augment: makes changed copies of samples, as they are before ``data.normalise``: an image's black is 0 there.
         rng: draws samples and augmentations.
     """
     own_indices, copied_indices = [], []
@@ -98,6 +99,7 @@ def rebalance_examples(
     own, copied = np.concatenate(own_indices), np.concatenate(copied_indices)
     x, y = data.x[own], data.y[own]
     if len(copied):
-        x = np.concatenate([x, augment(data.x[copied], rng)])
-        y = np.concatenate([y, data.y[copied]])
+        copies = data.take(copied)
+        x = np.concatenate([x, change_unscaled(copies.x, lambda unscaled: augment(unscaled, rng))])
+        y = np.concatenate([y, copies.y])
     return RebalancedExamples(Examples(x, y), len(own))

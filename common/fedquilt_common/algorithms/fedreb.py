@@ -82,7 +82,11 @@ class FedReb(FedAvg):
         check_threshold(self.threshold)
 
     def init(self, model: Mapping[str, NDArray[Any]], ctx: ServerContext) -> State:
-        ctx.learner.head(self.head_layers)  # refuses a model without such a head before the run starts
+        from fedquilt_common.augment import choose_augmentation
+
+        # Both refuse what does not suit before the run starts.
+        ctx.learner.head(self.head_layers)
+        choose_augmentation(self.augmentation, ctx.spare_test.x)
         return State(model)
 
     def make_task(self, state: State, ctx: ServerContext) -> Task:

@@ -83,7 +83,7 @@ def advise_against_batch_norm(name: str, key: str = "model") -> str:
     """
     if has_param(name, "norm"):
         return f"Set {key}.norm to group, as in model: {{name: {name}, norm: group}}"
-    return "Choose a model without batch norm, such as image-cnn"
+    return "Choose a model without such norms, such as image-cnn"
 
 
 _NORM_LAYERS: Final = {

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.models.static_norm import StaticBatchNorm
@@ -52,9 +52,12 @@ def choose_norm(name: NormName) -> Norm:
 
 
 def find_running_norm(module: nn.Module) -> str | None:
-    """Return the class of the first batch norm with running averages of its statistics; None if there is none."""
-    running = (part for part in module.modules() if isinstance(part, _BatchNorm) and part.track_running_stats)
-    return next((type(part).__name__ for part in running), None)
+    """Return the class of the first norm with running averages of its statistics; None if there is none."""
+    return next((type(part).__name__ for part in module.modules() if _has_averages(part)), None)
+
+
+def _has_averages(part: nn.Module) -> bool:
+    return isinstance(part, _NormBase) and part.track_running_stats
 
 
 def has_static_norm(module: nn.Module) -> bool:
@@ -62,7 +65,11 @@ def has_static_norm(module: nn.Module) -> bool:
     return any(isinstance(part, StaticBatchNorm) for part in module.modules())
 
 
-def find_batch_norm(module: nn.Module) -> str | None:
-    """Return the class of the first norm that mixes the samples of a batch; None if there is none."""
-    mixing = (part for part in module.modules() if isinstance(part, _BatchNorm | StaticBatchNorm))
-    return next((type(part).__name__ for part in mixing), None)
+def find_mixing_norm(module: nn.Module) -> str | None:
+    """Return the first norm that mixes samples, in a batch or in running averages; None if there is none."""
+    for part in module.modules():
+        if isinstance(part, _BatchNorm | StaticBatchNorm):
+            return type(part).__name__
+        if _has_averages(part):
+            return f"{type(part).__name__} with track_running_stats"
+    return None

@@ -18,9 +18,8 @@ class StaticBatchNorm(nn.Module):
     (``num_batches_tracked`` > 0), else those of the batch. While ``collecting`` is set, each forward pass adds its
     batch to the statistics. HeteroFL makes such a pass after training.
 
-    The collected mean and variance are the means of the batches' own, each weighted by its number of samples. The mean
-    is therefore that of all samples. The variance lacks what the batches' means differ by. For batches of one size,
-    both are the cumulative averages of HeteroFL's code (torch's ``momentum=None``), but with the biased variance.
+    The collected mean and variance are those of all samples together, whatever the sizes of the batches. HeteroFL's
+    code averages the batches' unbiased variances (torch's ``momentum=None``), without the spread between their means.
     """
 
     running_mean: Tensor
@@ -50,7 +49,7 @@ class StaticBatchNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise a batch of shape (n, num_features, ...); the shape stays."""
         if self.collecting:
-            self._collect(x.detach())
+            self._collect(x.detach().to(self.running_mean.dtype))
         if self.training or not int(self.num_batches_tracked):
             return self._normalise_by_batch(x)
         return functional.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
@@ -66,8 +65,16 @@ class StaticBatchNorm(nn.Module):
         over = [0, *range(2, x.dim())]
         self._collected += len(x)
         part = len(x) / self._collected
-        self.running_mean += (x.mean(over) - self.running_mean) * part
-        self.running_var += (x.var(over, unbiased=False) - self.running_var) * part
+        mean, variance = x.mean(over), x.var(over, unbiased=False)
+        self.running_var.lerp_(variance + (1 - part) * (mean - self.running_mean) ** 2, part)
+        self.running_mean.lerp_(mean, part)
+
+
+def list_statistics(module: nn.Module) -> tuple[str, ...]:
+    """Return the names of the means and variances of a module's static batch norms; a norm can have several names."""
+    parts = module.named_modules(remove_duplicate=False)
+    norms = [name for name, part in parts if isinstance(part, StaticBatchNorm)]
+    return tuple(f"{norm}.{kind}".lstrip(".") for norm in norms for kind in ("running_mean", "running_var"))
 
 
 class Scaler(nn.Module):

@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 
 from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.models.exits import MultiExit
-from fedquilt_common.models.static_norm import StaticBatchNorm
+from fedquilt_common.models.static_norm import list_statistics
 from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Axis, Group, Segment
 from fedquilt_common.tracing.building import build_on_meta
 from fedquilt_common.tracing.channels import Channels, Dimension, is_whole, keep_whole, resolve
@@ -245,12 +245,10 @@ def _make_blueprint(modes: Mapping[bool, _Mode], module: nn.Module) -> Blueprint
     groups = _groups([*known.values(), *(walk.tensors[id(b)][2] for b in others.values())])
     place = {id(channels): position for position, channels in enumerate(groups)}
     arrays = {name: _array(tensor, known.get(name), place, rows) for name, tensor in state.items()}
-    norms = [name for name, part in module.named_modules() if isinstance(part, StaticBatchNorm)]
-    statistics = tuple(f"{norm}.{kind}" for norm in norms for kind in ("running_mean", "running_var"))
     attributes = {key: dims for each in modes.values() for key, dims in each.walk.attributes.items()}
     anatomy = Anatomy(
-        _name_groups(groups, _channel_units(module)), arrays, _kept_whole(state, known), statistics, _exits(module),
-        tuple(getattr(module, "start_layers", ())),
+        _name_groups(groups, _channel_units(module)), arrays, _kept_whole(state, known), list_statistics(module),
+        _exits(module), tuple(getattr(module, "start_layers", ())),
     )  # fmt: skip
     return Blueprint(
         anatomy,

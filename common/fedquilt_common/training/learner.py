@@ -20,13 +20,13 @@ from fedquilt_common.algorithm_api import BatchLoss, Loss, OutputViews, Penalty,
 from fedquilt_common.algorithm_api.learner import deepest_exit
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.learning_tasks import LearningTask, ScoreCounts, add_counts
-from fedquilt_common.models.static_norm import StaticBatchNorm
+from fedquilt_common.models.static_norm import StaticBatchNorm, list_statistics
 from fedquilt_common.submodels.heads import Head, TwoHeads, head_names
 from fedquilt_common.tracing.building import build_on_meta, build_to_load
 from fedquilt_common.tracing.heads import FoundHead, TwoHeaded, find_heads, head_module, list_heads, watch_features
 from fedquilt_common.tracing.outputs import example_batch
 from fedquilt_common.tracing.resize import cut_module
-from fedquilt_common.training.evaluation_batches import STATISTICS_BATCH, batch_slices, evaluation_batches
+from fedquilt_common.training.evaluation_batches import evaluation_batches, statistics_batches
 from fedquilt_common.training.forward_passes import ForwardPasses, prepare_passes
 from fedquilt_common.training.lasting_optimisers import LastingOptimisers
 from fedquilt_common.training.losses import at_deepest_output
@@ -249,8 +249,8 @@ class TorchLearner:
     def statistics(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, NDArray[Any]]:
         """Measure the static batch norms' means and variances in one pass over ``data`` (HeteroFL, section 3).
 
-        Each batch counts by its size (``StaticBatchNorm``). The statistics in ``arrays`` do not matter. Raises as
-        ``evaluate``.
+        They are those of all samples together (``StaticBatchNorm``). The statistics in ``arrays`` do not matter. Raises
+        as ``evaluate``.
 
         Returns:
             ``running_mean`` and ``running_var`` of each such norm by name, float32 of shape (channels,). Empty for a
@@ -263,13 +263,12 @@ class TorchLearner:
             )
         module = self._load(arrays, 0, part)
         passes = self._passes(module, data)
-        norms = {name: norm for name, norm in module.named_modules() if isinstance(norm, StaticBatchNorm)}
-        for norm in norms.values():
+        norms = [part for part in module.modules() if isinstance(part, StaticBatchNorm)]
+        for norm in norms:
             norm.start_collecting()
-        passes.run_all(data, batch_slices(len(data), STATISTICS_BATCH) if norms else [])
+        passes.run_all(data, statistics_batches(data) if norms else [])
         measured = to_arrays(module)
-        names = [f"{name}.{kind}".lstrip(".") for name in norms for kind in ("running_mean", "running_var")]
-        return {name: measured[name] for name in names}
+        return {name: measured[name] for name in list_statistics(module)}
 
     def _passes(self, module: nn.Module, data: Examples) -> ForwardPasses:
         return prepare_passes(module, data, evaluation_device(self.training), self.threads)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedquilt_common.errors import ExperimentError, PackageMissingError
-from fedquilt_common.models.norms import find_batch_norm
+from fedquilt_common.models.norms import find_mixing_norm
 from fedquilt_common.privacy.accountant import MISSING
 from fedquilt_common.privacy.meter import PrivateSteps
 from fedquilt_common.privacy.sample_batches import samples_at_once
@@ -179,13 +179,12 @@ def make_private(module: nn.Module) -> nn.Module:
         module: any module; recurrent layers are replaced by Opacus's own.
 
     Raises:
-        ExperimentError: the module mixes the samples of a batch.
+        ExperimentError: the module mixes samples.
     """
-    if norm := find_batch_norm(module):
+    if norm := find_mixing_norm(module):
         raise ExperimentError(
-            f"the model has {norm}, which mixes the samples of a batch, so the gradient of one sample cannot be "
-            "bounded: set model.norm to group if it has this parameter, or choose a model without batch norm, such as "
-            "image-cnn"
+            f"the model has {norm}, which mixes samples, so what it reveals of one sample cannot be bounded: set "
+            "model.norm to group if it has this parameter, or choose a model without such norms, such as image-cnn"
         )
     fixed: nn.Module = ModuleValidator.fix(module) if ModuleValidator.validate(module, strict=False) else module
     problems = [*ModuleValidator.validate(fixed, strict=False), *GradSampleModule.validate(fixed, strict=False)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from fedquilt_common.aggregation.client_evaluation import EVALUATE
 from fedquilt_common.algorithm_api import Learner, Reply, State, Task
 from fedquilt_common.algorithms import make_algorithm
-from fedquilt_common.errors import ExperimentError
+from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.types import Examples
 
@@ -246,6 +247,13 @@ def test_fedrebs_rebalanced_data_set_is_the_same_in_every_round(bench: Make) -> 
     assert not np.array_equal(first, third)
 
 
+def test_an_augmentation_that_does_not_suit_the_samples_is_refused_before_the_run() -> None:
+    server: Any = ServerContext(SimpleNamespace(head=lambda layers: ()))
+    with pytest.raises(DataUnavailableError, match=r"algorithm\.augmentation = time-series: .* of shape \(1, 8, 8\)"):
+        make("fedreb", augmentation="time-series").init({}, server)
+    make("fedreb").init({}, server)
+
+
 def test_a_threshold_above_every_class_is_reached_by_augmentation(bench: Make) -> None:
     ctx = bench()
     reply = work(make("fedreb", threshold=40), ctx)
@@ -258,6 +266,7 @@ class ServerContext:
 
     parameters = frozenset({"fc1.weight"})
     measures = False
+    spare_test = Examples(np.zeros((0, 1, 8, 8), np.float32), np.zeros(0, np.int64))
     clients = 4
 
     def select(self) -> list[int]:

@@ -13,7 +13,7 @@ from torch import nn
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.models import build_model, has_param
-from fedquilt_common.models.norms import NORMS, find_batch_norm, make_group_norm
+from fedquilt_common.models.norms import NORMS, find_mixing_norm, find_running_norm, make_group_norm
 from fedquilt_common.models.static_norm import StaticBatchNorm
 
 KINDS = {"batch": nn.BatchNorm2d, "static": StaticBatchNorm, "group": nn.GroupNorm}
@@ -26,7 +26,7 @@ def build(name: str, shape: tuple[int, ...] = (3, 32, 32), **params: Any) -> nn.
 
 def test_every_model_with_batch_norm_has_the_parameter() -> None:
     """But yolov8n, whose network is Ultralytics'; its loss cannot be private either."""
-    normed = {name for name in SMALL if find_batch_norm(build(name, shape_for(name)))}
+    normed = {name for name in SMALL if find_mixing_norm(build(name, shape_for(name)))}
     assert normed == set(NORMED)
     assert all(has_param(name, "norm") for name in NORMED)
     assert not has_param("mlp", "norm")
@@ -46,7 +46,15 @@ def test_only_the_norms_change(name: str, norm: str) -> None:
 
 @pytest.mark.parametrize("name", NORMED)
 def test_the_usual_norm_stays(name: str) -> None:
-    assert find_batch_norm(build(name)) == ("StaticBatchNorm" if name == "preact-resnet18" else "BatchNorm2d")
+    assert find_mixing_norm(build(name)) == ("StaticBatchNorm" if name == "preact-resnet18" else "BatchNorm2d")
+
+
+@pytest.mark.parametrize("tracks", [True, False])
+def test_instance_norms_have_running_averages_if_they_track_them(tracks: bool) -> None:
+    """Those of sub-models fit none of them either, and nothing clips them in private training."""
+    norm = nn.InstanceNorm2d(3, track_running_stats=tracks)
+    assert find_running_norm(norm) == ("InstanceNorm2d" if tracks else None)
+    assert find_mixing_norm(norm) == ("InstanceNorm2d with track_running_stats" if tracks else None)
 
 
 @each(itertools.product(NORMED, ["grop", "", None, ["group"], 2]))

@@ -7,7 +7,7 @@ import torch
 from tests.support.data import golden_vectors
 from torch import Tensor, nn
 
-from fedquilt_common.models.static_norm import Scaler, StaticBatchNorm
+from fedquilt_common.models.static_norm import Scaler, StaticBatchNorm, list_statistics
 
 SHAPES = [(6, 3), (6, 3, 5), (6, 3, 4, 5)]
 
@@ -37,33 +37,18 @@ def test_evaluation_without_statistics_uses_the_batch(shape: tuple[int, ...]) ->
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_collected_statistics_are_cumulative_averages(shape: tuple[int, ...]) -> None:
-    """As torch's batch norm with momentum None, but with the biased variance."""
-    norm, twin = StaticBatchNorm(3), usual(shape)
-    norm.collecting = True
-    for seed in range(3):
-        x = batch(*shape, seed=seed)
-        norm(x)
-        twin(x)
-    assert norm.num_batches_tracked.dtype == torch.int64
-    assert int(norm.num_batches_tracked) == 3
-    values = x.numel() // 3
-    assert twin.running_var is not None
-    torch.testing.assert_close(norm.running_mean, twin.running_mean)
-    torch.testing.assert_close(norm.running_var, twin.running_var * (values - 1) / values)
-
-
-def test_collecting_equal_batches_keeps_the_bits_of_equal_weights() -> None:
+def test_collected_statistics_are_those_of_all_samples_together(shape: tuple[int, ...]) -> None:
+    """Whatever the sizes of the batches are, even a single sample."""
     norm = StaticBatchNorm(3)
     norm.start_collecting()
-    mean, variance = torch.zeros(3), torch.ones(3)
-    for seed in range(7):
-        x = batch(6, 3, seed=seed)
+    batches = [batch(count, *shape[1:], seed=count) + count for count in (6, 1, 4)]
+    for x in batches:
         norm(x)
-        mean += (x.mean(0) - mean) * (1.0 / (seed + 1))
-        variance += (x.var(0, unbiased=False) - variance) * (1.0 / (seed + 1))
-    assert torch.equal(norm.running_mean, mean)
-    assert torch.equal(norm.running_var, variance)
+    assert norm.num_batches_tracked.dtype == torch.int64
+    assert int(norm.num_batches_tracked) == 3
+    values = torch.cat(batches).transpose(0, 1).flatten(1)
+    torch.testing.assert_close(norm.running_mean, values.mean(1))
+    torch.testing.assert_close(norm.running_var, values.var(1, unbiased=False))
 
 
 def test_evaluation_uses_what_was_collected_and_training_does_not() -> None:
@@ -122,6 +107,15 @@ def test_collecting_is_off_at_first_and_no_part_of_the_state() -> None:
     norm = StaticBatchNorm(3)
     assert norm.collecting is False
     assert set(norm.state_dict()) == {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
+
+
+def test_a_norm_with_two_names_has_its_statistics_under_both() -> None:
+    """``state_dict`` has both, and the last one that is loaded counts."""
+    norm = StaticBatchNorm(3)
+    twice = nn.ModuleDict({"a": norm, "b": nn.Sequential(norm)})
+    kinds = ("running_mean", "running_var")
+    assert list_statistics(twice) == tuple(f"{name}.{kind}" for name in ("a", "b.0") for kind in kinds)
+    assert list_statistics(norm) == kinds
 
 
 def test_scaler_divides_in_training_only() -> None:

@@ -29,6 +29,12 @@ def make_normed(input_shape: tuple[int, ...], classes: int) -> Any:
     return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, classes))
 
 
+def make_averaging(input_shape: tuple[int, ...], classes: int) -> Any:
+    from torch import nn
+
+    return nn.Sequential(nn.InstanceNorm2d(1, track_running_stats=True), nn.Flatten(), nn.Linear(64, classes))
+
+
 def check(**changes: Any) -> None:
     raw = {
         "name": "private",
@@ -79,7 +85,11 @@ def test_the_passes_that_a_client_may_make_in_a_run(name: str, fields: dict[str,
         ({"model": {"name": "resnet18"}}, r"model\.name = resnet18: its BatchNorm2d .*: {name: resnet18, norm: group}"),
         ({"model": {"name": "resnet18", "norm": "static"}}, "its StaticBatchNorm mixes .* Set model.norm to group"),
         ({"model": {"name": "preact-resnet18"}}, r"its StaticBatchNorm mixes .* Set model\.norm to group"),
-        ({"model": {"name": f"{__name__}:make_normed"}}, "BatchNorm1d mixes .* a model without batch norm, such as"),
+        ({"model": {"name": f"{__name__}:make_normed"}}, "BatchNorm1d mixes .* a model without such norms, such as"),
+        (
+            {"model": {"name": f"{__name__}:make_averaging"}},
+            "its InstanceNorm2d with track_running_stats mixes samples, so what it reveals of one sample cannot be",
+        ),
         (
             {
                 "algorithm": {"name": "fedmd"},

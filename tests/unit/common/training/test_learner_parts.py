@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedquilt_common.algorithm_api import Reply
+from fedquilt_common.algorithms.families.partial_training import pool_statistics
 from fedquilt_common.errors import DataUnavailableError, PayloadError
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.learning_tasks import Classification, Regression
@@ -142,18 +144,51 @@ def test_the_penalty_is_added_to_a_loss_and_not_reported() -> None:
 
 @pytest.mark.parametrize("count", [513, 600])
 def test_statistics_are_those_of_the_data(count: int) -> None:
-    """A small last batch counts by its size."""
+    """Of all samples together, in batches of 512."""
     one, data = learner(with_static_norm), examples(count)
     start = one.init(0)
     spoiled = {**start, "1.running_mean": np.full(8, np.inf, np.float32), "1.num_batches_tracked": np.array(9)}
     found = one.statistics(spoiled, data)
     assert set(found) == {"1.running_mean", "1.running_var"}
     inputs = data.x @ start["0.weight"].T + start["0.bias"]
-    first, second = inputs[:512], inputs[512:]
-    variance = (len(first) * first.var(0) + len(second) * second.var(0)) / count
     assert found["1.running_mean"] == pytest.approx(inputs.mean(0), abs=1e-5)
-    assert found["1.running_var"] == pytest.approx(variance, abs=1e-4)
+    assert found["1.running_var"] == pytest.approx(inputs.var(0), abs=1e-5)
     assert same_bits(found, one.statistics(start, data))
+
+
+def test_statistics_of_large_samples_take_small_batches() -> None:
+    """A board that trains on them in small batches has no memory for 512."""
+    seen: list[int] = []
+
+    class First(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(len(x))
+            return x[:, :4]
+
+    one = learner(lambda: nn.Sequential(First(), with_static_norm()))
+    one.statistics(one.init(0), Examples(np.zeros((5, 1 << 21), np.float32), np.zeros(5, np.int64)))
+    assert seen == [2, 2, 1]
+
+
+def test_a_norm_with_two_names_is_measured_and_evaluated() -> None:
+    class Named(nn.Module):
+        """A model whose norm is an attribute beside the sequence that has it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = StaticBatchNorm(8)
+            self.net = nn.Sequential(nn.Linear(4, 8), self.norm, nn.ReLU(), nn.Linear(8, 3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = self.net(x)
+            return result
+
+    one, twin, data = learner(Named), learner(with_static_norm), examples(60)
+    start, plain_start = one.init(0), twin.init(0)
+    replies = {0: Reply(one.statistics(start, data), 60)}
+    ready = {**start, **pool_statistics(replies, blueprint(Named).anatomy)}
+    plain_ready = {**plain_start, **twin.statistics(plain_start, data), "1.num_batches_tracked": np.array(1)}
+    assert one.evaluate(ready, data.take(np.arange(4))) == twin.evaluate(plain_ready, data.take(np.arange(4)))
 
 
 def test_evaluation_uses_collected_statistics() -> None:

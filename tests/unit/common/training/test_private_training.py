@@ -236,7 +236,7 @@ def test_the_gradients_are_those_of_single_samples(
 def test_norms_over_a_batch_are_refused(norm: str, kind: str) -> None:
     from fedquilt_common.training.private_gradients import make_private
 
-    with pytest.raises(ExperimentError, match=f"has {kind}, which mixes the samples of a batch.*model.norm to group"):
+    with pytest.raises(ExperimentError, match=f"has {kind}, which mixes samples.*model.norm to group"):
         make_private(build_model("resnet18", {"norm": norm}, (3, 8, 8), 10)())
 
 
