@@ -126,7 +126,7 @@ class TrainingPhase:
         penalty: added to the loss of each batch.
         anneal: lower the learning rate to 0 along half a cosine.
         watch: samples that are not trained on, such as ``data`` in shape. Training stops when ``patience`` epochs in a
-            row have not lowered their loss, and returns the arrays with the lowest.
+            row have not lowered their loss, and returns the arrays with the lowest. Not where training is private.
         patience: epochs without improvement, 1 or more; used with ``watch`` only.
         public: whether ``data`` reveals nothing of a client's own samples, so that training on it spends no privacy.
         batch_loss: minimised instead of ``loss``, which it receives as ``Batch.loss``. Not with ``watch``, and not

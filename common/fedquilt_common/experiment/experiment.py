@@ -325,11 +325,12 @@ def _find_privacy_problems(experiment: Experiment) -> Iterator[Problem]:
 
 def _find_secure_problems(experiment: Experiment) -> Iterator[Problem]:
     part, key = experiment.participation, "secure_aggregation"
-    if part.quorum < 3:
-        why = f"{key} needs at least 3 clients: with two, each would learn the other's reply from the mean"
-        yield Problem("participation.quorum", part.quorum, why)
-    if 2 * part.quorum <= part.per_round:
-        why = f"{key} needs more than half of the {part.per_round} clients of a round (participation.per_round)"
+    least = max(3, part.per_round // 2 + 1)
+    if part.quorum < least:
+        why = (
+            f"{key} needs {least} or more with {part.per_round} clients in a round (participation.per_round): more "
+            "than half of them, and at least 3, because two would learn each other's reply from the mean"
+        )
         yield Problem("participation.quorum", part.quorum, why)
     if experiment.wire.up != "fp32":
         yield Problem("wire.up", experiment.wire.up, f"{key} sends whole numbers of 64 bits; remove the key")

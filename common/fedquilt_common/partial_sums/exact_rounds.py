@@ -21,6 +21,7 @@ from fedquilt_common.algorithm_api import (
     advance_full_round,
     reply_weight,
 )
+from fedquilt_common.algorithm_api.reply_dtypes import reply_dtype
 from fedquilt_common.algorithm_api.wrapper import AlgorithmWrapper
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.partial_sums.exact_mean import GroupedReplies, exact_mean
@@ -123,11 +124,7 @@ def _shapes(task: Task) -> Shapes:
 
 def _empty(task: Task) -> dict[str, NDArray[Any]]:
     """Return new arrays for the mean, in the dtypes of replies: floats are fp32."""
-    kinds = {name: np.dtype(task.arrays[name].dtype) for name in task.arrays}
-    kinds |= {name: np.dtype(kind) for name, kind in task.dtypes.items()}
-    single = np.dtype(np.float32)
-    whole = {name: kind for name, kind in kinds.items() if kind.kind != "f"}
-    return {name: np.empty(shape, whole.get(name, single)) for name, shape in _shapes(task).items()}
+    return {name: np.empty(shape, reply_dtype(task, name)) for name, shape in _shapes(task).items()}
 
 
 def _check_members(one: PartialSum, clients: Collection[ClientId]) -> None:

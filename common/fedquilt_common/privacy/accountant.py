@@ -25,6 +25,8 @@ LARGEST_NOISE: Final = 1000.0
 """With more noise, in clipping norms, nothing can be learned."""
 TOLERANCE: Final = 0.01
 """How far below the budget the epsilon of the found noise may lie; Opacus's default."""
+_FINEST: Final = 1e-9
+"""Relative to the noise, how finely it is searched: the accountant ``prv`` jumps to infinity at an epsilon of 700."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def find_noise(epsilon_with: Callable[[float], float], epsilon: float) -> float 
         if high > LARGEST_NOISE:
             return None
         found = epsilon_with(high)
-    while epsilon - found > TOLERANCE:
+    while epsilon - found > TOLERANCE and high - low > _FINEST * high:
         noise = (low + high) / 2
         value = epsilon_with(noise)
         if value < epsilon:

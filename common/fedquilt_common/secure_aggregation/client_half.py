@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
@@ -35,6 +35,7 @@ from fedquilt_common.secure_aggregation.tasks import (
     UNMASK,
     WEIGHT,
     decode_clients,
+    decode_whole,
     without_own,
 )
 from fedquilt_common.types import ClientId
@@ -143,6 +144,7 @@ class SecureClient:
         if self.ctx.client not in peers or not set(peers) <= set(members) or len(set(peers)) < threshold:
             raise PayloadError(f"masks with clients {peers}: too few of {members} have sent shares")
         weight = self.weigh(reply)
+        _check_kinds(reply, decode_whole(task.scalars))
         fixed = {name: to_fixed(name, np.asarray(reply.arrays[name]), weight, len(peers)) for name in reply.arrays}
         fixed[WEIGHT] = to_fixed(WEIGHT, np.ones(1), weight, len(peers))
         streams = [MaskStream(derive_key(secrets["own"].tobytes(), "own mask"), 1)]
@@ -192,6 +194,21 @@ class SecureClient:
                 "the sum began. The round must go on without it, which participation.quorum below per_round allows"
             )
         return secrets
+
+
+def _check_kinds(reply: Reply, whole: Collection[str]) -> None:
+    """Check that a reply has whole numbers where the coordinator adds up whole numbers: their fraction is shorter.
+
+    Raises:
+        PayloadError: an array has another kind of numbers.
+    """
+    for name in reply.arrays:
+        dtype = np.asarray(reply.arrays[name]).dtype
+        if (dtype.kind != "f") != (name in whole):
+            raise PayloadError(
+                f"array {name!r} has dtype {dtype} instead of {'whole numbers' if name in whole else 'floats'}; name "
+                "the dtype in Task.dtypes, or convert the array"
+            )
 
 
 def to_bytes(data: bytes) -> NDArray[np.uint8]:

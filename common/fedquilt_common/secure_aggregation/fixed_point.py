@@ -34,7 +34,8 @@ def to_fixed(name: str, values: NDArray[Any], weight: float, clients: int) -> ND
     if not bool((np.abs(products) < limit).all()):
         raise PayloadError(
             f"a number of array {name!r}, times the reply's weight, is not finite or not below {limit:g}, so a sum of "
-            f"{clients} clients cannot hide it. If the training has diverged, lower training.lr"
+            f"{clients} clients cannot hide it. If the training has diverged, lower training.lr; otherwise lower "
+            "participation.per_round"
         )
     return np.asarray(np.rint(products * 2.0**bits), np.int64, order="C")
 

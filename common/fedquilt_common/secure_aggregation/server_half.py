@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.client_evaluation import EVALUATE
 from fedquilt_common.algorithm_api import Reply, Round, ServerContext, State, Task, advance_full_round
+from fedquilt_common.algorithm_api.reply_dtypes import reply_dtype
 from fedquilt_common.algorithm_api.wrapper import AlgorithmWrapper
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.secure_aggregation.fixed_point import fraction_bits, from_fixed
@@ -35,6 +36,7 @@ from fedquilt_common.secure_aggregation.tasks import (
     UNMASK,
     WEIGHT,
     encode_clients,
+    encode_whole,
 )
 from fedquilt_common.types import Arrays, ClientId, Scalar, Shapes
 from fedquilt_common.wire.codec import BLOCK, block
@@ -102,8 +104,9 @@ def sum_replies(tasks: Mapping[ClientId, Task], threshold: int, attempt: str) ->
         attempt: tells this sum from others of the round, even from those before the round started again.
 
     Raises:
-        PayloadError: too few clients are left, or shares do not belong to the keys.
+        PayloadError: too few clients are left, shares do not belong to the keys, or the tasks expect different arrays.
     """
+    _check_alike(tasks)
     scalars: dict[str, Scalar] = {ATTEMPT: attempt, THRESHOLD: threshold}
     keys = yield from _collect_keys(tasks, scalars)
     shares = yield from _collect_shares(keys, scalars)
@@ -115,7 +118,14 @@ def sum_replies(tasks: Mapping[ClientId, Task], threshold: int, attempt: str) ->
     total = _add([masked[client].arrays for client in survivors])
     add_masks(total, _opposite_masks(secrets, survivors, keys))
     task = tasks[survivors[0]]
-    return dict.fromkeys(survivors, Reply(_mean(total, task.arrays), 1.0, dict.fromkeys(task.metrics, 1.0)))
+    return dict.fromkeys(survivors, Reply(_mean(total, task), 1.0, dict.fromkeys(task.metrics, 1.0)))
+
+
+def _check_alike(tasks: Mapping[ClientId, Task]) -> None:
+    different = {id(task): task for task in tasks.values()}.values()
+    first, *others = (_shapes(task) for task in different)
+    if any(dict(other) != dict(first) for other in others):
+        raise PayloadError("the tasks of an exchange expect replies of different shapes, which cannot be summed")
 
 
 def _collect_keys(clients: Collection[ClientId], scalars: Mapping[str, Scalar]) -> Exchanges[_Keys]:
@@ -166,9 +176,11 @@ def _check_enough(clients: Collection[ClientId], scalars: Mapping[str, Scalar]) 
 
 def _masked_tasks(tasks: Mapping[ClientId, Task], scalars: Mapping[str, Scalar]) -> dict[ClientId, Task]:
     """Return the algorithm's tasks, whose replies are to be masked, in fixed point."""
-    shapes = {**_shapes(next(iter(tasks.values()))), WEIGHT: (1,)}
+    first = next(iter(tasks.values()))
+    shapes = {**_shapes(first), WEIGHT: (1,)}
     dtypes = dict.fromkeys(shapes, "int64")
-    asked = _add_scalars(tasks, {**scalars, MASKED_WITH: encode_clients(sorted(tasks))})
+    whole = encode_whole([name for name in _shapes(first) if reply_dtype(first, name).kind != "f"])
+    asked = _add_scalars(tasks, {**scalars, MASKED_WITH: encode_clients(sorted(tasks)), **whole})
     return {client: replace(task, expect=shapes, dtypes=dtypes, metrics={}) for client, task in asked.items()}
 
 
@@ -230,15 +242,15 @@ def _add(replies: Sequence[Arrays]) -> dict[str, NDArray[np.int64]]:
     return total
 
 
-def _mean(total: Mapping[str, NDArray[np.int64]], like: Arrays) -> dict[str, NDArray[Any]]:
-    """Return the weighted mean, float32 or in the dtype that ``like`` has for integers."""
+def _mean(total: Mapping[str, NDArray[np.int64]], task: Task) -> dict[str, NDArray[Any]]:
+    """Return the weighted mean, in the dtypes of replies to the task."""
     weight = float(from_fixed(total[WEIGHT])[0])
     if not weight > 0:
         raise PayloadError("the replies' weights must not all be zero")
     means = {}
     for name, array in total.items():
         if name != WEIGHT:
-            dtype = like[name].dtype if name in like else np.dtype(np.float32)
+            dtype = reply_dtype(task, name)
             mean = from_fixed(array, fraction_bits(dtype)) / weight
             means[name] = np.asarray(mean if dtype.kind == "f" else np.rint(mean), dtype)
     return means

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.types import ClientId, Scalar
-
-if TYPE_CHECKING:
-    pass
 
 KEYS: Final = "secure-keys"
 """The client draws its secrets and sends its public keys."""
@@ -25,8 +23,14 @@ THRESHOLD: Final = ".threshold"
 MASKED_WITH: Final = ".masked_with"
 """Scalar of the task whose reply is masked: the clients that add masks, such as ``0,2,5``."""
 
+WHOLE: Final = ".whole"
+"""Scalar of the same task: the reply's arrays of whole numbers, as a JSON list of names; without it there are none."""
+
 EXCHANGE: Final = ".exchange"
 """Scalar: the exchange that the task would have without secure aggregation; seeds follow from it."""
+
+_OWN: Final = frozenset({ATTEMPT, THRESHOLD, MASKED_WITH, WHOLE, EXCHANGE})
+"""The scalars that the algorithm does not see."""
 
 WEIGHT: Final = ".weight"
 """Array of a masked reply: the client's weight, shape (1,)."""
@@ -49,6 +53,23 @@ def decode_clients(scalars: Mapping[str, Scalar]) -> list[ClientId]:
         raise PayloadError(f"{MASKED_WITH} = {scalars[MASKED_WITH]!r} is not a list of clients") from None
 
 
+def encode_whole(names: Collection[str]) -> dict[str, Scalar]:
+    """Return the scalar ``WHOLE``; none without arrays of whole numbers."""
+    return {WHOLE: json.dumps(sorted(names))} if names else {}
+
+
+def decode_whole(scalars: Mapping[str, Scalar]) -> frozenset[str]:
+    """Return the names of the arrays of whole numbers.
+
+    Raises:
+        PayloadError: the scalar is not a list of names.
+    """
+    try:
+        return frozenset(map(str, json.loads(str(scalars.get(WHOLE, "[]")))))
+    except (ValueError, TypeError):
+        raise PayloadError(f"{WHOLE} = {scalars[WHOLE]!r} is not a list of names") from None
+
+
 def without_own(scalars: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Return the algorithm's scalars."""
-    return {name: value for name, value in scalars.items() if name not in (ATTEMPT, THRESHOLD, MASKED_WITH, EXCHANGE)}
+    return {name: value for name, value in scalars.items() if name not in _OWN}

@@ -33,7 +33,7 @@ from fedquilt_common.training.losses import at_deepest_output
 from fedquilt_common.training.memory_layout import choose_layout, evaluated_form
 from fedquilt_common.training.module_arrays import load_arrays, to_arrays
 from fedquilt_common.training.precision import choose_arithmetic, evaluation_device, keep_kernels
-from fedquilt_common.training.private_phases import charge_phases, make_module_private
+from fedquilt_common.training.private_phases import charge_phases, check_buffers, make_module_private, secret_seed
 from fedquilt_common.training.sgd_loop import SgdLoop, check_all_finite, trainable_parameters
 from fedquilt_common.training.torch_setup import use_seed
 from fedquilt_common.types import Arrays, Examples, OptimiserName, Progress
@@ -178,13 +178,15 @@ class TorchLearner:
         for phase in phases:
             self._check_samples(phase.data)
         loop = self._prepare_loop(arrays, phases, schedule, seed, part)
-        with use_seed(seed ^ _DROPOUT_STREAM):
+        with use_seed(secret_seed(loop.plans, seed ^ _DROPOUT_STREAM)):
             mean_loss, steps = loop.run(phases, schedule, seed)
         check_all_finite(loop.module, steps, self.training)
         if self.lasting is not None and loop.lasting is not None:
             self.lasting.end(loop.lasting)
         loop.module.zero_grad()  # frees as much as the conversion of halves to fp32 needs
         trained = to_arrays(loop.module)
+        if loop.plans:
+            check_buffers(loop.module, arrays, trained)
         return TrainingResult({name: trained[name] for name in arrays}, mean_loss, time.perf_counter() - started, steps)
 
     def _prepare_loop(
@@ -196,7 +198,8 @@ class TorchLearner:
         plans = charge_phases(self.meter, self.training, phases, schedule, arrays)
         module = self._load(arrays, seed, part, training=True)
         form = evaluated_form(module, phases[0].data.x)
-        module, layout = make_module_private(module) if plans else (module, choose_layout(module, phases[0].data.x))
+        x = phases[0].data.x
+        module, layout = make_module_private(module, x) if plans else (module, choose_layout(module, x))
         features = self._watch_head(module, part) if any(phase.batch_loss for phase in phases) else []
         module = arithmetic.place(module)
         layout.order_weights(module)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from fedquilt_common.algorithm_api import TrainingPhase
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout
+from fedquilt_common.tracing.generators import seed_generators
+from fedquilt_common.tracing.outputs import example_batch
+from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout, is_known
 from fedquilt_common.training.module_arrays import digest_arrays
 from fedquilt_common.types import Arrays
 
@@ -41,11 +46,7 @@ def charge_phases(
     plans: dict[int, PrivateSteps] = {}
     for number, phase in enumerate(phases):
         if meter is not None and not phase.public:
-            if phase.batch_loss is not None:
-                raise ExperimentError(
-                    "with `privacy`, the loss must be a mean over samples, but this algorithm has a loss of whole "
-                    "batches (batch_loss), in which a sample has no gradient of its own; choose another algorithm"
-                )
+            _check_phase(phase)
             start, samples = digest_arrays(arrays), digest_arrays({"x": phase.data.x, "y": phase.data.y})
             only = None if phase.only is None else sorted(phase.only)
             facts = [start, samples, list(schedule), training.model_dump_json(), only]
@@ -53,13 +54,60 @@ def charge_phases(
     return plans
 
 
-def make_module_private(module: nn.Module) -> tuple[nn.Module, MemoryLayout]:
+def _check_phase(phase: TrainingPhase) -> None:
+    if phase.batch_loss is not None:
+        raise ExperimentError(
+            "with `privacy`, the loss must be a mean over samples, but this algorithm has a loss of whole batches "
+            "(batch_loss), in which a sample has no gradient of its own; choose another algorithm"
+        )
+    if phase.watch is not None:
+        raise ExperimentError(
+            "with `privacy`, the number of epochs must be fixed, but this algorithm stops when the loss on other "
+            "samples no longer falls (watch), which no budget accounts for; choose another algorithm"
+        )
+
+
+def secret_seed(plans: Mapping[int, PrivateSteps], seed: int) -> int:
+    """Return the seed of what layers draw, such as dropout: a secret of the board if a phase is private.
+
+    Layers draw for each place in a batch. One sample more moves the samples after it to other places, so the sum of
+    gradients changes by more than ``clip`` for whoever knows the draws.
+
+    Args:
+        plans: how each private phase is made private.
+        seed: of a training without private phases.
+    """
+    first = next(iter(plans.values()), None)
+    return seed if first is None else int(first.generator.integers(1 << 62))
+
+
+def check_buffers(module: nn.Module, start: Arrays, trained: Arrays) -> None:
+    """Check that private training has changed nothing but parameters, which alone have noise.
+
+    Args:
+        module: the trained one.
+        start: the arrays from which the training started, in the module's shapes.
+        trained: the module's arrays.
+
+    Raises:
+        ExperimentError: a buffer has changed.
+    """
+    for name in start.keys() - dict(module.named_parameters()).keys():
+        if not np.array_equal(start[name], trained[name]):
+            raise ExperimentError(
+                f"the model cannot be trained with `privacy`: training changes its buffer '{name}', which can depend "
+                "on samples and has no noise; choose a model without such a buffer"
+            )
+
+
+def make_module_private(module: nn.Module, x: NDArray[Any]) -> tuple[nn.Module, MemoryLayout]:
     """Return a module that Opacus can differentiate, and the order of numbers in memory that it needs.
 
     Opacus 1.6 computes wrong gradients for convolutions of tensors that have their channels last.
 
     Args:
         module: any module; it is changed.
+        x: samples of shape (n, *input_shape); their numbers do not matter.
 
     Raises:
         ExperimentError: the module mixes the samples of a batch, or has a loss of its own.
@@ -70,4 +118,28 @@ def make_module_private(module: nn.Module) -> tuple[nn.Module, MemoryLayout]:
         raise ExperimentError(
             "with `privacy`, a model cannot have a loss of its own, which may mix samples; choose another"
         )
-    return make_private(module), CONTIGUOUS
+    private = make_private(module)
+    if not is_known(module) and _mixes_samples(private, x):
+        raise ExperimentError(
+            "the model cannot be trained with `privacy`: what it returns for a sample depends on the other samples of "
+            "the batch, so the gradient of one sample cannot be bounded; choose another model"
+        )
+    return private, CONTIGUOUS
+
+
+def _mixes_samples(module: nn.Module, x: NDArray[Any]) -> bool:
+    """Whether the outputs for a sample change with the sample beside it, in the mode of the module."""
+    batch = example_batch(x)
+    beside = torch.stack([batch[0], 1 - batch[1]])
+    try:
+        pairs = zip(_first_outputs(module, batch), _first_outputs(module, beside), strict=True)
+        return not all(torch.allclose(one, other, equal_nan=True) for one, other in pairs)
+    except Exception:  # a user's forward can raise anything; training raises it again
+        return False
+
+
+def _first_outputs(module: nn.Module, batch: Tensor) -> list[Tensor]:
+    """Return the outputs for the first sample of a batch, of shape (n, *input_shape), with the same draws each time."""
+    with seed_generators(), torch.no_grad():
+        output = module(batch)
+    return [one[0] for one in (output if isinstance(output, list | tuple) else [output])]

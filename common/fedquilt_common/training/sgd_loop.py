@@ -286,6 +286,8 @@ class _RunningPhase:
         return Examples(x, batch.y)
 
     def _draw_seed(self) -> int:
+        if self.private is not None:  # secret: an image's crop depends on its place in the batch, as in secret_seed
+            return int(self.private.steps.generator.integers(SEED_LIMIT))
         return int(torch.randint(1 << 62, (), generator=self.shuffler))
 
     def _compute_loss(self, batch: Examples, index: NDArray[np.int64], arithmetic: Arithmetic) -> tuple[Tensor, Tensor]:
@@ -329,10 +331,6 @@ def _outputs(output: Any) -> Any:
     return [widen_halves(o) for o in output] if isinstance(output, list | tuple) else widen_halves(output)
 
 
-def _has_norm(module: nn.Module) -> bool:
-    return any(isinstance(part, _BatchNorm) for part in module.modules())
-
-
 def _draw_order(y: NDArray[Any], training: Training, shuffler: torch.Generator) -> NDArray[np.int64]:
     """Return the positions of an epoch's samples, int64 of shape (n,); soft labels have no classes to balance."""
     if training.sampling == "balanced" and y.ndim == 1 and y.dtype.kind in "iu":
@@ -360,8 +358,9 @@ def _batches(order: NDArray[Any], training: Training, module: nn.Module) -> list
     """
     size = training.batch
     batches = [order[start : start + size] for start in range(0, len(order), size)]
+    has_norm = any(isinstance(part, _BatchNorm) for part in module.modules())
     if len(batches) > 1 and len(batches[-1]) < size and (
-        training.drop_last or (len(batches[-1]) == 1 and _has_norm(module))
+        training.drop_last or (len(batches[-1]) == 1 and has_norm)
     ):  # fmt: skip
         batches.pop()
     return batches

@@ -14,7 +14,7 @@ class PrivacyBook:
     """Follows the events of a run.
 
     Attributes:
-        spent: the epsilon that each client named in its newest reply.
+        spent: the largest epsilon that each client named in a reply; what is spent never falls.
         declined: the reason of each client that declines. A client whose agent joins again is asked again.
     """
 
@@ -26,7 +26,7 @@ class PrivacyBook:
         """Take the next event of the journal."""
         match event:
             case Replied() if "epsilon" in event.metrics:
-                self.spent[event.client] = event.metrics["epsilon"]
+                self.spent[event.client] = max(event.metrics["epsilon"], self.spent.get(event.client, 0.0))
             case Rejected(declined=True) if event.client is not None:
                 reason = event.reason.removeprefix(CLIENT_FAILED).removeprefix(CLIENT_DECLINES)
                 self.declined[event.client] = reason

@@ -299,11 +299,16 @@ class Workbench(ExperimentTools):
             solve_central_noise([], central.epsilon, central.delta, whole)
         except PrivacyBudgetError as error:
             raise ExperimentError(str(error)) from None
-        if set(self.first_model()) - self.parameters:
-            name = self.experiment.model.name
+        name, others = self.experiment.model.name, sorted(set(self.first_model()) - self.parameters)
+        if any(other.endswith("running_mean") for other in others):
             raise ExperimentError(
                 f"model.name = {name}: it has statistics of its batch norm, which nothing clips. "
                 f"{advise_against_batch_norm(name)}; or remove the section privacy"
+            )
+        if others:
+            raise ExperimentError(
+                f"model.name = {name}: training does not change its array '{others[0]}' (a frozen layer or a buffer), "
+                "but the noise would. Choose a model whose arrays are all trained; or remove the section privacy"
             )
 
     def _check_secure_aggregation(self) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import sys
 
 import pytest
 
 from fedquilt_common.errors import PackageMissingError
-from fedquilt_common.privacy.accountant import Charge, epsilon_of
+from fedquilt_common.privacy.accountant import Charge, epsilon_of, find_noise
 
 
 def test_without_opacus_the_error_explains_its_installation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +32,14 @@ def test_steps_that_were_counted_once_cost_no_time_again(monkeypatch: pytest.Mon
     assert epsilon_of([Charge(1.25, 0.1, 10)], 1e-5, "rdp") == first
     assert epsilon_of([Charge(1.25, 0.1, 30), Charge(1.75, 0.1, 10)], 1e-5, "rdp") > first
     assert computed == [1.75]
+
+
+def test_the_search_for_noise_ends_where_epsilon_jumps() -> None:
+    """As the accountant ``prv`` does: it returns infinity from an epsilon of about 700 on."""
+    tries = itertools.count()
+
+    def epsilon_with(noise: float) -> float:
+        assert next(tries) < 100
+        return 5 / noise if noise > 0.01 else math.inf
+
+    assert find_noise(epsilon_with, 1000.0) == pytest.approx(0.01)

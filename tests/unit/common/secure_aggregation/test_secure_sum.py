@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.support.tables import each
 
+from fedquilt_common.aggregation.averages import mean
 from fedquilt_common.algorithm_api import Reply, State, Task, pooling_problem, reply_weight
 from fedquilt_common.algorithms import ALGORITHMS, make_algorithm
 from fedquilt_common.errors import PayloadError
@@ -40,6 +41,7 @@ class Board:
     """A client with its own memory."""
 
     client: int
+    reply: Callable[[int], Reply] = lambda client: plain_reply(client)
     round: int = 1
     secrets: dict[str, NDArray[Any]] = field(default_factory=dict)
 
@@ -48,7 +50,7 @@ class Board:
 
     def train(self, task: Task) -> Reply:
         assert dict(task.scalars) == {"lr": 0.1}, "the algorithm sees only its own scalars"
-        return plain_reply(self.client)
+        return self.reply(self.client)
 
 
 def plain_reply(client: int) -> Reply:
@@ -58,11 +60,16 @@ def plain_reply(client: int) -> Reply:
 
 
 def add_up(
-    clients: int, threshold: int, gone: Mapping[str, set[int]], seen: list[dict[int, Reply]] | None = None
+    clients: int,
+    threshold: int,
+    gone: Mapping[str, set[int]],
+    seen: list[dict[int, Reply]] | None = None,
+    task: Task = TASK,
+    train: Callable[[int], Reply] | None = None,
 ) -> Mapping[int, Reply]:
     """Run a sum in which some clients stop answering from a step on; returns what the algorithm receives."""
-    boards = {client: Board(client) for client in range(clients)}
-    steps = sum_replies(dict.fromkeys(boards, TASK), threshold, "1.5 0")
+    boards = {client: Board(client, train or plain_reply) for client in range(clients)}
+    steps = sum_replies(dict.fromkeys(boards, task), threshold, "1.5 0")
     tasks, lost = next(steps), set[int]()
     while True:
         kind = next(iter(tasks.values())).kind
@@ -104,6 +111,54 @@ def test_the_mean_has_the_bits_of_the_sum_without_masks(data: st.DataObject) -> 
         for name, array in expected.items():
             np.testing.assert_array_equal(reply.arrays[name], array)
             assert reply.arrays[name].dtype == array.dtype
+
+
+def test_the_mean_is_that_of_plain_aggregation() -> None:
+    """A client without samples, a large one, and every kind of array, to the rounding that the docs name."""
+    weights = [0.0, 1.0, 1e6, 3.5]
+
+    def reply(client: int) -> Reply:
+        rng = np.random.default_rng(client)
+        arrays: dict[str, NDArray[Any]] = {
+            "floats": rng.normal(size=(40, 3)).astype(np.float32),
+            "halves": rng.normal(size=5).astype(np.float16),
+            "doubles": np.asarray(rng.normal()),
+            "none": np.zeros((0, 4), np.float32),
+            "steps": np.array(int(rng.integers(1_000))),
+            "bytes": rng.integers(0, 256, 6).astype(np.uint8),
+            "flags": rng.random(6) < 0.5,
+        }
+        return Reply(arrays, weights[client])
+
+    like = reply(0).arrays
+    found = add_up(4, 3, {}, task=Task("train", like, {"lr": 0.1}), train=reply)[3].arrays
+    expected = mean({client: reply(client) for client in range(4)})
+    for name, array in expected.items():
+        assert found[name].shape == array.shape
+        assert found[name].dtype == (np.float32 if array.dtype.kind == "f" else array.dtype)
+        np.testing.assert_allclose(found[name], array, rtol=1e-3 if name == "halves" else 1e-6, atol=1e-9)
+
+
+def test_whole_numbers_that_the_task_does_not_send_have_their_size() -> None:
+    counts = [np.array([client, 10 * client, 7]) for client in range(3)]
+    task = Task("train", {}, {"lr": 0.1}, expect={"counts": (3,)}, dtypes={"counts": "int64"})
+    found = add_up(3, 3, {}, task=task, train=lambda client: Reply({"counts": counts[client]}))[0].arrays["counts"]
+    assert found.tolist() == [1, 10, 7]
+    assert found.dtype == np.int64
+
+
+@pytest.mark.parametrize(("dtype", "text"), [("int64", "int64 instead of floats"), ("bool", "bool instead of floats")])
+def test_a_reply_of_another_kind_of_numbers_is_not_masked(dtype: str, text: str) -> None:
+    """Its fraction would have another length than the coordinator expects, which a mask hides."""
+    task = Task("train", {}, {"lr": 0.1}, expect={"counts": (3,)})
+    with pytest.raises(PayloadError, match=rf"'counts' has dtype {text}; name the dtype in Task\.dtypes"):
+        add_up(3, 3, {}, task=task, train=lambda _: Reply({"counts": np.ones(3, dtype)}))
+
+
+def test_tasks_that_expect_different_arrays_cannot_be_summed() -> None:
+    tasks = {client: Task("train", {}, expect={"w": (client,)}) for client in range(1, 4)}
+    with pytest.raises(PayloadError, match="replies of different shapes, which cannot be summed"):
+        next(sum_replies(tasks, 3, "1.5 0"))
 
 
 def test_the_coordinator_sees_noise() -> None:

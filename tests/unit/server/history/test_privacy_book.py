@@ -50,6 +50,7 @@ EVENTS: list[Event] = [
     reply(1, 1, 4.0),
     reply(2, 1, 2.5),
     reply(1, 2, 7.995),
+    reply(1, 1, 4.0),  # sent again; what was spent later stays
     decline(0),
 ]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 from fedquilt_common.algorithm_api import Reply, State, Task
 from fedquilt_common.algorithms import make_algorithm
@@ -176,6 +177,11 @@ def test_an_algorithm_that_asks_again_is_refused() -> None:
         steps.send({0: answer(task, 0, 1)})
 
 
+def build_frozen(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    base = nn.Linear(64, 8).requires_grad_(False)
+    return nn.Sequential(nn.Flatten(), base, nn.Linear(8, classes))
+
+
 BASE: dict[str, Any] = {
     "name": "central",
     "data": {"set": "digits", "clients": 8},
@@ -194,6 +200,7 @@ BASE: dict[str, Any] = {
         ({"algorithm": {"name": "fedavg-weighted"}}, "noisy mean weighs all clients equally .* such as fedavg"),
         ({"data": {**BASE["data"], "holdout": 0.2}}, "data.holdout = 0.2"),
         ({"model": {"name": "resnet18"}}, "batch norm, which nothing clips. Set model.norm to group"),
+        ({"model": {"name": f"{__name__}:build_frozen"}}, r"its array '1\.bias' \(a frozen layer or a buffer\)"),
         ({"privacy": {"mode": "central", "epsilon": 0.001}}, "choose a larger privacy.epsilon"),
     ],
 )  # fmt: skip
