@@ -27,7 +27,8 @@ from fedquilt_common.types import ClientId
 class FedBuff(FedAvg):
     """FedAvg that waits for nobody. ``participation.per_round`` clients train at once, and a round asks new ones.
 
-    The coordinator evaluates the model, not the clients.
+    The coordinator evaluates the model, not the clients. A step that the deadline of a round makes with fewer updates
+    than ``buffer`` divides by their number.
 
     Attributes:
         buffer: updates that make a step, K in the paper, at least 1 and at most ``participation.per_round``. None: half
@@ -62,9 +63,13 @@ class FedBuff(FedAvg):
             f"{self.buffer} updates never come together; lower it, or raise participation.per_round"
         )
 
+    def replies_per_round(self, per_round: int) -> int:
+        """Return the updates that make a step, of ``per_round`` clients that train at once."""
+        return self.buffer or (per_round + 1) // 2
+
     def round(self, state: State, ctx: ServerContext) -> Round:
         tasks = dict.fromkeys(choose_free(ctx), self.make_task(state, ctx))
-        replies = yield Ask(tasks, until=self.buffer or (ctx.per_round + 1) // 2)
+        replies = yield Ask(tasks, until=self.replies_per_round(ctx.per_round))
         return self.merge(state, replies, ctx)
 
     def merge(self, state: State, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> State:
