@@ -29,7 +29,7 @@ from fedquilt_common.algorithm_api.learner import (
     deepest_exit,
 )
 from fedquilt_common.algorithm_api.levels import find_level
-from fedquilt_common.algorithm_api.participation import participation_problem
+from fedquilt_common.algorithm_api.participation import participation_problem, replies_per_round
 from fedquilt_common.algorithm_api.pooling import pooling_problem, reply_weight
 from fedquilt_common.algorithm_api.privacy import privacy_problem, private_passes
 from fedquilt_common.algorithm_api.records import Ask, Declaration, Reply, State, Task, declaration_of
@@ -43,7 +43,7 @@ __all__ = [
     "Algorithm", "Round", "advance_round", "advance_full_round",
     "Ask", "Task", "Reply", "State", "Declaration", "declaration_of",
     "privacy_problem", "private_passes", "pooling_problem", "reply_weight", "find_level",
-    "training_problem", "participation_problem", "TrainingSettings", "half_precision_problem",
+    "training_problem", "participation_problem", "replies_per_round", "TrainingSettings", "half_precision_problem",
     "ServerContext", "ServerTools", "ClientContext",
     "Learner", "Loss", "Batch", "BatchLoss", "OutputViews", "Penalty", "deepest_exit",
     "TrainingPhase", "TrainingResult",

@@ -168,7 +168,7 @@ class Learner(Protocol):
 
     @property
     def lr(self) -> float:
-        """Learning rate: that of this round, or of ``with_settings``; on the coordinator that of the first round."""
+        """Learning rate: that of the context's round, or of ``with_settings``."""
 
     @property
     def momentum(self) -> float:

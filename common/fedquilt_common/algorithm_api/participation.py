@@ -1,4 +1,4 @@
-"""Whether the number of clients that take part in a round suits an algorithm."""
+"""Whether the number of clients that take part in a round suits an algorithm, and how many of them reply in one."""
 
 from __future__ import annotations
 
@@ -13,3 +13,15 @@ def participation_problem(algorithm: object, per_round: int) -> str:
     """
     own = getattr(algorithm, "participation_problem", None)
     return str(own(per_round)) if own is not None else ""
+
+
+def replies_per_round(algorithm: object, per_round: int) -> int:
+    """Return how many clients train for a round's result.
+
+    Args:
+        algorithm: its optional method ``replies_per_round`` takes the number of clients, and returns fewer where a
+            round ends with the first replies (``Ask``).
+        per_round: clients that take part in a round (``participation.per_round``).
+    """
+    own = getattr(algorithm, "replies_per_round", None)
+    return per_round if own is None else int(own(per_round))

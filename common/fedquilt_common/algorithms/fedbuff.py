@@ -3,6 +3,9 @@
 Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022, algorithm 1. The server takes
 a step with every K updates: x <- x + server_lr / K * sum of s(t_i) * d_i. d_i is what client i's training changed in
 the model that it had received, and t_i is the number of steps that the server has taken since. A round is one step.
+
+Buffers, such as the variances of norm layers, have no gradient. Clients send their values, and the model takes the mean
+with the same weights s(t_i). A sum of changes could make a variance negative: two clients may each have lowered it.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from fedquilt_common.types import ClientId
 class FedBuff(FedAvg):
     """FedAvg that waits for nobody. ``participation.per_round`` clients train at once, and a round asks new ones.
 
-    The coordinator evaluates the model, not the clients.
+    The coordinator evaluates the model, not the clients. A step that the deadline of a round makes with fewer updates
+    than ``buffer`` divides by their number.
 
     Attributes:
         buffer: updates that make a step, K in the paper, at least 1 and at most ``participation.per_round``. None: half
@@ -59,9 +63,13 @@ class FedBuff(FedAvg):
             f"{self.buffer} updates never come together; lower it, or raise participation.per_round"
         )
 
+    def replies_per_round(self, per_round: int) -> int:
+        """Return the updates that make a step, of ``per_round`` clients that train at once."""
+        return self.buffer or (per_round + 1) // 2
+
     def round(self, state: State, ctx: ServerContext) -> Round:
         tasks = dict.fromkeys(choose_free(ctx), self.make_task(state, ctx))
-        replies = yield Ask(tasks, until=self.buffer or (ctx.per_round + 1) // 2)
+        replies = yield Ask(tasks, until=self.replies_per_round(ctx.per_round))
         return self.merge(state, replies, ctx)
 
     def merge(self, state: State, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> State:
@@ -70,15 +78,15 @@ class FedBuff(FedAvg):
         scale = {c: (1.0 + ctx.round - reply.asked[0]) ** -self.staleness for c, reply in replies.items()}
         scaled = {client: replace(reply, weight=scale[client]) for client, reply in replies.items()}
         rate = self.server_lr * sum(scale[client] for client in sorted(replies)) / len(replies)
-        changes = mean(scaled, like=state.arrays)
-        new = {
-            name: _add(state.arrays[name], changes[name], rate if name in ctx.parameters else 1.0) for name in changes
-        }
-        return State(new)
+        means = mean(scaled, like=state.arrays)
+        return State({
+            name: _add(state.arrays[name], x, rate) if name in ctx.parameters else x for name, x in means.items()
+        })  # fmt: skip
 
     def train(self, task: Task, ctx: ClientContext) -> Reply:
-        reply = super().train(task, ctx)
-        return replace(reply, arrays={name: x - task.arrays[name] for name, x in reply.arrays.items()})
+        reply, learnt = super().train(task, ctx), ctx.learner.parameters
+        sent = {name: x - task.arrays[name] if name in learnt else x for name, x in reply.arrays.items()}
+        return replace(reply, arrays=sent)
 
 
 def choose_free(ctx: ServerContext) -> list[ClientId]:

@@ -154,7 +154,7 @@ class History:
         self._count_trainings(rows)
         self._events.round = result.round + 1
         first = result.round - ROUNDS_KEPT
-        self.rows = [*(row for row in self.rows if row.round > first), *rows]
+        self.rows = [*(row for row in self.rows if row.place[0] > first), *rows]
         return rows
 
     def _count_trainings(self, rows: Iterable[ReplyRow]) -> None:

@@ -109,7 +109,8 @@ def _refused_row(event: Rejected) -> ReplyRow:
 def _exchange_spans(events: Iterable[RoundEvent], result: RoundResult, at: float) -> dict[int, _Span]:
     """Return when each exchange opened and closed.
 
-    An exchange closes with its last reply, or with its deadline if clients are missing. The next one opens then.
+    An exchange closes with its last reply, or with its deadline if clients are missing or go on. The next one opens
+    then.
     """
     closed: dict[int, float] = {}
     current = 0
@@ -117,7 +118,7 @@ def _exchange_spans(events: Iterable[RoundEvent], result: RoundResult, at: float
         if isinstance(event, Replied):
             current = event.exchange if event.round == result.round else current
             closed[current] = event.at
-        elif isinstance(event, Ticked) and str(current) in result.missing:
+        elif isinstance(event, Ticked) and (str(current) in result.missing or result.staleness is not None):
             closed[current] = event.at
     spans, opened = dict[int, _Span](), at - result.seconds
     for number in sorted(closed):
@@ -133,12 +134,21 @@ def _complete(event: RoundEvent, row: ReplyRow, result: RoundResult, spans: dict
     cost = result.sub_models.get(str(level)) if level is not None else None
     if row.train_seconds is not None and cost:
         changes |= {"params": cost.params, "flops": cost.flops}
-    if row.outcome == "accepted" and row.client in result.discarded.get(str(row.exchange), ()):
+    number = _find_exchange(event, result, spans) if isinstance(event, Replied) else None
+    if row.outcome == "accepted" and row.client in result.discarded.get(str(number), ()):
         changes["outcome"] = "discarded"
-    if isinstance(event, Replied) and event.round == result.round and event.exchange in spans:
-        span = spans[event.exchange]
-        changes |= {"opened_at": span.opened_at, "closed_at": span.closed_at}
+    elif row.outcome == "accepted" and number is not None:
+        changes |= {"counted_round": result.round, "counted_exchange": number}
+    if number is not None:
+        changes |= {"opened_at": spans[number].opened_at, "closed_at": spans[number].closed_at}
     return row.model_copy(update=changes)
+
+
+def _find_exchange(event: Replied, result: RoundResult, spans: dict[int, _Span]) -> int | None:
+    """Return the exchange in which a reply came: its own, or for a task of an earlier round the one that was open."""
+    if event.round == result.round:
+        return event.exchange if event.exchange in spans else None
+    return next((number for number, span in spans.items() if event.at <= span.closed_at), None)
 
 
 def _missing_rows(result: RoundResult, spans: dict[int, _Span]) -> list[ReplyRow]:

@@ -75,8 +75,8 @@ class PageReader:
             self._run, self._history, self._replies = fresh.run, [], []
         done = self._last_round
         self._history = [*self._history, *fresh.history] if fresh.history else self._history
-        rows = [*(row for row in self._replies if row.round <= done), *fresh.reply_rows]
-        self._replies = [row for row in rows if row.round > self._last_round - ROUNDS_KEPT]
+        rows = [*(row for row in self._replies if row.place[0] <= done), *fresh.reply_rows]
+        self._replies = [row for row in rows if row.place[0] > self._last_round - ROUNDS_KEPT]
         return fresh.model_copy(update={"history": self._history, "reply_rows": self._replies})
 
     def _get(self, since: int) -> Snapshot:

@@ -81,7 +81,7 @@ def _latest_rounds(rows: Iterable[ReplyRow]) -> list[ReplyRow]:
     """Return the rows of the last ``ROUNDS_KEPT`` rounds, oldest first."""
     rounds = defaultdict[int, list[ReplyRow]](list)
     for row in rows:
-        rounds[row.round].append(row)
+        rounds[row.place[0]].append(row)
         if len(rounds) > ROUNDS_KEPT:
             del rounds[min(rounds)]
     return [row for number in sorted(rounds) for row in rounds[number]]

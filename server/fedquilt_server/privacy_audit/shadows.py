@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from fedquilt_common.algorithm_api import replies_per_round
 from fedquilt_common.experiment.sections import Training, Variant
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.types import Arrays, Examples
@@ -93,8 +94,7 @@ class ShadowPlan:
         It is one training if the learning rate stays the same, otherwise one for each round.
         """
         experiment, training = self.bench.experiment, self.variant.training
-        part = min(1.0, experiment.participation.per_round / experiment.data.clients)
-        rounds = max(1, round(experiment.rounds * part))
+        rounds = max(1, round(experiment.rounds * self._part))
         if training.lr_decay == 1 and training.schedule is None:
             return [(training.at_round(1), self._warm_up + rounds * training.epochs)]
         at = [experiment.rounds * number // rounds + 1 for number in range(rounds)]
@@ -102,10 +102,21 @@ class ShadowPlan:
         return [(training.at_round(round), epochs) for round, epochs in zip(at, passes, strict=True)]
 
     @property
+    def _is_central(self) -> bool:
+        return self.bench.experiment.algorithm.name == CENTRAL
+
+    @property
+    def _part(self) -> float:
+        """Part of the rounds in which a client trains, on average; a central training has all samples in each round."""
+        if self._is_central:
+            return 1.0
+        replies = replies_per_round(self.bench.algorithm(), self.bench.experiment.participation.per_round)
+        return min(1.0, replies / self.bench.experiment.data.clients)
+
+    @property
     def _warm_up(self) -> int:
         """Passes over its samples with which a client of FedMD and its relatives begins."""
-        name = self.bench.experiment.algorithm.name
-        return 0 if name == CENTRAL else int(getattr(self.bench.algorithm(), "warm_up_epochs", 0))
+        return 0 if self._is_central else int(getattr(self.bench.algorithm(), "warm_up_epochs", 0))
 
     def _check_stop(self, _: float) -> None:
         if self.should_stop():

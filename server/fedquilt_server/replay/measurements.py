@@ -123,8 +123,13 @@ def measure(recording: Recording) -> Measurements:
     """Measure a recorded run.
 
     Raises:
-        RunFolderError: the run has no finished round that can be measured.
+        RunFolderError: the run has no finished round that can be measured, or its tasks go on over rounds.
     """
+    if any(row.staleness is not None for row in map(_result, recording.rounds) if row is not None):
+        raise RunFolderError(
+            f"{recording.folder}: its rounds end with the first replies, and the others count in later rounds; a "
+            "prediction is for rounds that wait for the replies to their own tasks, so name the folder of another run"
+        )
     participation = recording.experiment.participation
     timed = [(part, _timed_exchanges(part, participation.quorum)) for part in recording.rounds if _result(part)]
     replaces = participation.shortfall == "replace"

@@ -110,6 +110,6 @@ def read_boards(folder: Path) -> BoardHistory:
 
 def _keep_latest(rounds: dict[int, list[ReplyRow]], row: ReplyRow) -> None:
     """Keep a row if it is one of the latest rounds; drop the rows of earlier ones."""
-    rounds[row.round].append(row)
+    rounds[row.place[0]].append(row)
     if len(rounds) > LATEST_ROUNDS:
         del rounds[min(rounds)]

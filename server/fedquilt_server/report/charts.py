@@ -223,7 +223,7 @@ def draw_clients(scores: Sequence[ClientScores], groups: Sequence[str], metric: 
 
 def draw_timeline(detail: RunDetail) -> Figure | None:
     """Draw what each board did in the last recorded rounds; None without times."""
-    rows = [(row.agent, row.outcome, row.round, phases) for row in detail.history.latest
+    rows = [(row.agent, row.outcome, row.place[0], phases) for row in detail.history.latest
             if (phases := reply_phases(row))]  # fmt: skip
     if not rows:
         return None

@@ -28,6 +28,7 @@ class Exchange:
         deadline: Unix time in seconds; None if the exchange waits for all replies.
         hosts: the agent that hosted each client when the exchange opened.
         declined: clients that will not reply, because their privacy budget or their board's owner does not allow it.
+        failed: clients whose last answer is that they cannot do their task, or a reply that is refused for good.
         overdue: the deadline has passed once, so a quorum is enough.
         until: replies that close it; None: those of all clients.
         earlier: clients that still work on a task of an earlier exchange, whose replies count here, with its round
@@ -41,6 +42,7 @@ class Exchange:
     replies: dict[ClientId, Replied] = field(default_factory=dict)
     overdue: bool = False
     declined: set[ClientId] = field(default_factory=set)
+    failed: set[ClientId] = field(default_factory=set)
     until: int | None = None
     earlier: Mapping[ClientId, ExchangeId] = field(default_factory=dict)
 
@@ -94,6 +96,7 @@ class Exchange:
         """Add a reply that counts, even of a client that declined before."""
         self.replies[event.client] = event
         self.declined.discard(event.client)
+        self.failed.discard(event.client)
 
     def closes_with(self, event: Replied, policy: Policy) -> bool:
         """Whether a reply completes it if it counts."""
@@ -117,10 +120,13 @@ class Exchange:
 
     @property
     def going_on(self) -> dict[ClientId, ExchangeId]:
-        """The clients that go on with their tasks when it closes, each with round and exchange of its task."""
+        """The clients that go on with their tasks when it closes, each with round and exchange of its task.
+
+        One that has failed would fail again, and keep its place among the clients that train.
+        """
         if self.until is None:
             return {}
-        return {client: self.earlier.get(client, self.id) for client in self.missing}
+        return {client: self.earlier.get(client, self.id) for client in self.missing if client not in self.failed}
 
     def same_replies(self, before: Exchange) -> list[Replied]:
         """Return the replies of an exchange before the round started again that answer the tasks of this one.

@@ -220,10 +220,10 @@ class Machine:
     def _join(self, event: Joined) -> None:
         agent = self.agents[event.agent] = self.policy.agent_of(event)
         move_clients(event.agent, agent.clients, self.host_of, self.agents)
-        for client in agent.clients:
-            self.host_of.setdefault(client, event.agent)
         self._silent.difference_update(agent.clients)
         self._declined.difference_update(agent.clients)  # it is asked again, as after any failure
+        if self.exchange is not None:
+            self.exchange.failed.difference_update(agent.clients)  # each tries its task again
         if self._first_joined is None:
             self._first_joined = event.at
 
@@ -249,10 +249,9 @@ class Machine:
 
     def _reply(self, event: Replied) -> list[Command]:
         self._silent.discard(event.client)
-        verdict, reason = self.judge(event.client, event.round, event.exchange)
-        receipt = event.receipt(verdict, reason)
-        self._counts.outcomes[verdict] += 1
-        if verdict != "accepted" or self.exchange is None:
+        receipt = event.receipt(*self.judge(event.client, event.round, event.exchange))
+        self._counts.outcomes[receipt.outcome] += 1
+        if receipt.outcome != "accepted" or self.exchange is None:
             return [receipt]
         self._count(event, self.exchange)
         return [receipt] if event.more else [receipt, *self._close_if_complete(event.at)]  # a sum counts as a whole
@@ -272,6 +271,8 @@ class Machine:
         if event.client is None or self.host_of.get(event.client) != event.agent:
             return []
         self._silent.discard(event.client)  # a sign of life, although it cannot count
+        if event.failed and self.exchange is not None:
+            self.exchange.failed.add(event.client)
         return self._decline(event.client, event.at) if event.declined else self._start_if_ready(event.at)
 
     def _decline(self, client: ClientId, at: float) -> list[Command]:
@@ -335,8 +336,7 @@ class Machine:
         return [self._send(self.exchange)]
 
     def _send(self, exchange: Exchange) -> Send:
-        counted = self._now.counted
-        since = {client: counted[client] for client in exchange.tasks if client in counted}
+        since = self._now.counted_of(exchange.tasks)
         return Send(*exchange.id, exchange.tasks, exchange.deadline, since, exchange.until, exchange.earlier)
 
     def _close_if_complete(self, at: float) -> list[Command]:

@@ -67,7 +67,10 @@ class Policy:
 def move_clients(
     agent: str, keep: Collection[ClientId], host_of: dict[ClientId, str], agents: Mapping[str, KnownAgent]
 ) -> None:
-    """Give an agent's clients, except ``keep``, to the next agent that claims them, in the order of joining."""
+    """Give an agent's clients, except ``keep``, to the next agent that claims them, in the order of joining.
+
+    The agent hosts those of ``keep`` that no other one hosts.
+    """
     moved = {client for client, host in host_of.items() if host == agent} - set(keep)
     for client in moved:
         del host_of[client]
@@ -76,3 +79,5 @@ def move_clients(
             taken = moved.intersection(other.clients)
             host_of.update(dict.fromkeys(sorted(taken), name))
             moved -= taken
+    for client in keep:
+        host_of.setdefault(client, agent)

@@ -35,6 +35,10 @@ class Standing:
         """
         return Standing({**self.counted, **answers}, going_on)
 
+    def counted_of(self, clients: Iterable[ClientId]) -> dict[ClientId, ExchangeId]:
+        """Return the last counted reply of these clients, without those that have none."""
+        return {client: self.counted[client] for client in clients if client in self.counted}
+
     def working_except(self, clients: Container[ClientId]) -> dict[ClientId, ExchangeId]:
         """Return the clients that go on with their tasks, without these."""
         return {client: asked for client, asked in self.working.items() if client not in clients}

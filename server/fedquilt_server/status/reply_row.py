@@ -39,7 +39,18 @@ class ReplyRow(BaseModel):
     outcome: ReplyOutcome = Field(
         description="missing: not there when the exchange closed; discarded: accepted, but the round started again"
     )
-    opened_at: float | None = Field(default=None, description="when the exchange opened")
+    counted_round: int | None = Field(
+        default=None, description="round in which it counts: that of its task, or a later one if tasks go on"
+    )
+    counted_exchange: int | None = Field(default=None, description="exchange in which it counts")
+    opened_at: float | None = Field(default=None, description="when the exchange opened in which it counts")
     began_at: float | None = Field(default=None, description="when the reply's first chunk arrived")
     arrived_at: float | None = Field(default=None, description="when the reply was verified, or was refused")
-    closed_at: float | None = Field(default=None, description="when the exchange closed")
+    closed_at: float | None = Field(default=None, description="when that exchange closed")
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Round and exchange to which the row belongs: those in which the reply counts, or those of its task."""
+        if self.counted_round is None or self.counted_exchange is None:
+            return self.round, self.exchange or 0
+        return self.counted_round, self.counted_exchange

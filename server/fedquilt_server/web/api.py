@@ -56,7 +56,7 @@ def first_api_routes() -> APIRouter:
 
 def snapshot_since(snapshot: Snapshot, since: int) -> Snapshot:
     """Return the snapshot with only those rounds and replies that belong to later rounds than ``since``."""
-    rows = [row for row in snapshot.reply_rows if row.round > since]
+    rows = [row for row in snapshot.reply_rows if row.place[0] > since]
     return snapshot.model_copy(update={"history": rounds_since(snapshot, since), "reply_rows": rows})
 
 
@@ -93,7 +93,7 @@ def api_routes() -> APIRouter:
     @router.get("/replies", response_model=list[ReplyRow], responses=_CSV, summary="The replies of the latest rounds")
     async def replies(run: RequestedRun, since: Since = 0, form: DownloadFormat = "json") -> Response:
         """Return the replies of the latest rounds, oldest first. The run's `replies.csv` holds all of them."""
-        rows = [row for row in run.store.current.reply_rows if row.round > since]
+        rows = [row for row in run.store.current.reply_rows if row.place[0] > since]
         return _csv(rows, ReplyRow, "replies") if form == "csv" else _json(_REPLIES.dump_json(rows))
 
     @router.get("/coverage", response_model=ThinCoverage | None, summary="Which parts of the model were trained")

@@ -48,8 +48,8 @@ def draw_timeline(snapshot: Snapshot) -> Timeline:
     bars: dict[str, Bar] = {}
     for row in snapshot.reply_rows[-MOST_BARS:]:
         if is_time(row.opened_at) and row.opened_at is not None and row.client is not None:
-            key = _exchange_key(row.round, row.exchange)
-            exchanges[key] = (row.round, row.exchange or 0, row.opened_at, _time_or_none(row.closed_at))
+            key = _exchange_key(*row.place)
+            exchanges[key] = (*row.place, row.opened_at, _time_or_none(row.closed_at))
             bars[f"{key}.{row.client}.{row.outcome}.{row.agent}"] = _bar(key, row, row.opened_at)
     awaited = _awaited_by_agent(snapshot)
     if awaited and snapshot.opened_at:

@@ -181,7 +181,8 @@ REPLIES_SHOWN = 200
 def latest_replies(rows: Sequence[ReplyRow]) -> list[dict[str, str]]:
     """Return the texts of the latest closed exchange's replies, as a table shows them: by agent and client."""
     closed = [row for row in rows if row.closed_at is not None] or rows
-    newest = [row for row in closed if (row.round, row.exchange) == (closed[-1].round, closed[-1].exchange)]
+    latest = max((row.place for row in closed), default=None)
+    newest = [row for row in closed if row.place == latest]
     newest.sort(key=lambda row: (natural_key(row.agent), row.client or 0))
     return [_reply_texts(row) for row in newest[:REPLIES_SHOWN]]
 

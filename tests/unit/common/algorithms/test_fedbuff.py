@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedquilt_common.algorithm_api import Ask, Reply, State, participation_problem
+from fedquilt_common.algorithm_api import Ask, Reply, State, Task, TrainingResult, participation_problem
 from fedquilt_common.algorithms.fedbuff import FedBuff
 from fedquilt_common.types import ExchangeId, Profile
 
@@ -27,7 +28,7 @@ def context(round: int, clients: int = 8, working: Mapping[int, ExchangeId] | No
     )
 
 
-def update(change: float, asked: int, steps: int = 4) -> Reply:
+def update(change: float, asked: int, steps: int = 14) -> Reply:
     arrays = {"w": np.array([change, 0.0], np.float32), "steps": np.array([steps])}
     return Reply(arrays, weight=999.0, asked=(asked, 0))
 
@@ -36,7 +37,20 @@ def test_a_step_adds_the_updates_that_come_older_ones_less() -> None:
     replies = {3: update(0.4, asked=5), 6: update(0.8, asked=2)}
     after = FedBuff(server_lr=0.5).merge(START, replies, context(5))
     assert after.arrays["w"] == pytest.approx([1.0 + 0.5 / 2 * (0.4 + (1 + 3) ** -0.5 * 0.8), 2.0])
-    assert after.arrays["steps"].tolist() == [14]  # statistics have no gradient: no learning rate, no K
+    assert after.arrays["steps"].tolist() == [14]  # the mean of the clients' values: no learning rate, no K
+
+
+def test_norms_take_values_so_that_no_variance_becomes_negative() -> None:
+    """Two clients lower the same variance from 1 to 0.25; the second update comes a step later."""
+    algorithm, start = FedBuff(), {"w": np.zeros(1, np.float32), "var": np.ones(1, np.float32)}
+    trained = TrainingResult({"w": np.full(1, 0.5, np.float32), "var": np.full(1, 0.25, np.float32)}, 0.1, 0.0, 1)
+    learner = SimpleNamespace(parameters=frozenset({"w"}), train=lambda *_, **__: trained)
+    client: Any = SimpleNamespace(learner=learner, data=[0], seed=1)
+    reply = replace(algorithm.train(Task("train", start), client), asked=(1, 0))
+    state = algorithm.merge(State(start), {0: reply}, context(1))
+    state = algorithm.merge(state, {1: reply}, context(2))
+    assert state.arrays["var"].tolist() == [0.25]
+    assert state.arrays["w"] == pytest.approx([0.5 + 0.5 * 2**-0.5])
 
 
 def test_staleness_0_counts_all_updates_alike() -> None:

@@ -189,6 +189,21 @@ def test_replies_that_do_not_count_because_others_were_asked_are_discarded(tmp_p
     assert outcomes == [("0", "0", "discarded"), ("1", "0", "accepted"), ("0", "1", "accepted")]
 
 
+def test_a_reply_to_an_earlier_task_belongs_to_the_round_in_which_it_counts(tmp_path: Path) -> None:
+    history = History(tmp_path, [], [])
+    events: list[Event] = [EVENTS[0], reply(3.0, 0), reply(6.0, 1, round=1), Ticked(9.0)]
+    for seq, event in enumerate(events, 1):
+        history.take(seq, event)
+        if seq == 2:
+            history.close_round(finished(1, 2.0, staleness=0.0), 4.0)
+    history.close_round(finished(2, 6.0, staleness=1.0), 10.0)
+    late = written(tmp_path)[0][1]
+    asked, counted = (late["round"], late["exchange"]), (late["counted_round"], late["counted_exchange"])
+    assert (late["outcome"], asked, counted) == ("accepted", ("1", "0"), ("2", "0"))
+    assert [float(late[name]) for name in ("opened_at", "arrived_at", "closed_at")] == [4, 6, 9]
+    assert [row.place for row in history.rows] == [(1, 0), (2, 0)]
+
+
 def test_a_client_without_a_sub_model_has_neither_costs_nor_samples(tmp_path: Path) -> None:
     """A client on whose board nothing fits reports only that, with the least weight that a reply may have."""
     nothing_fits = replace(reply(2.0, 1), weight=1.0, metrics={"fits": -1.0})

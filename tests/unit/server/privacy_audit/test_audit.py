@@ -166,6 +166,20 @@ def test_private_runs_have_private_shadows(overfitted: Path) -> None:
     assert abs(gained[1]) < 1
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "trainings"),
+    [({"name": "fedavg"}, 6), ({"name": "fedbuff", "buffer": 1}, 3), ({"name": "central", "epochs": 12}, 12)],
+)
+def test_shadows_train_in_as_many_rounds_as_a_client(algorithm: dict[str, Any], trainings: int) -> None:
+    part = {"clients": 4, "partition": {"scheme": "uniform"}, "set": "digits"}
+    settings = {"rounds": 12, "training": {"lr_decay": 0.5}, "participation": {"per_round": 2, "quorum": 1}}
+    raw = {"name": "x", "data": part, "model": {"name": "mlp"}, "algorithm": algorithm, **settings}
+    bench = AuditBench(Experiment.model_validate(raw))
+    nobody = Examples(np.zeros((0, 1)), np.zeros(0, np.int64))
+    plan = ShadowPlan(bench, bench.experiment.default_variant, nobody, 4, 0, lambda: False)
+    assert len(plan.schedule) == trainings
+
+
 def test_json_and_table(quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["privacy", "audit", str(quick), "--shadows", "4", "--json"]) == 0
     report = AuditReport.model_validate_json(capsys.readouterr().out)

@@ -275,6 +275,17 @@ def test_a_run_without_a_whole_round_cannot_be_measured() -> None:
         measure(only)
 
 
+def test_a_run_whose_tasks_go_on_over_rounds_cannot_be_predicted() -> None:
+    plain = recording(experiment())
+    closing = plain.rounds[1].checkpoint
+    assert closing is not None
+    assert closing.result is not None
+    stale = dataclasses.replace(closing, result=closing.result.model_copy(update={"staleness": 0.5}))
+    rounds = [plain.rounds[0], dataclasses.replace(plain.rounds[1], checkpoint=stale)]
+    with pytest.raises(RunFolderError, match="its rounds end with the first replies"):
+        measure(dataclasses.replace(plain, rounds=rounds))
+
+
 def test_a_forecast_compares_the_recorded_settings_too() -> None:
     forecast = make_forecast(RECORDING, ["quorum=3", "deadline=5"], 50, 0)
     assert forecast.recorded_seconds == forecast.same.seconds.median == pytest.approx(SECONDS)

@@ -110,6 +110,21 @@ def test_a_client_that_declines_leaves_its_task() -> None:
     assert driver.machine.working.keys() == {3}
 
 
+def test_a_client_that_failed_leaves_its_task_when_the_exchange_closes() -> None:
+    driver = Driver(POLICY, FirstTwo())
+    driver.join(0, 0, 1, 2)
+    driver.join(0, 3, agent="restarts")
+    for agent, client in (("pi", 2), ("restarts", 3)):
+        driver.do(Rejected(1, agent, client, 1, "no data set", failed=True))
+    driver.join(2, 3, agent="restarts", boot=2)  # it tries again
+    driver.reply(3, 0)
+    driver.reply(4, 1)
+    assert driver.machine.working == {3: (1, 0)}
+    assert open_tasks(driver) == ([0, 1, 2], {3: (1, 0)})
+    assert outcome(driver.reply(5, 2, round=1))[0] == "late"
+    assert outcome(driver.reply(6, 2, round=2)) == ("accepted", "")
+
+
 def restored(driver: Driver) -> Machine:
     last = driver.checkpoints[-1]
     machine = Machine(driver.algorithm, driver.policy, last.state, labs(9), load, last.round, validates=True)

@@ -292,6 +292,13 @@ def test_the_timeline_sends_new_bars_and_the_end_of_an_exchange() -> None:
     assert list(third["bars"].values()) == [["3.0", "pi-2", 2, None, None, None, "missing"]]
 
 
+def test_a_reply_to_an_earlier_task_is_drawn_in_the_round_in_which_it_counts() -> None:
+    times = {"began_at": 102.0, "arrived_at": 103.0, "closed_at": 104.0, "train_seconds": 9.0}
+    drawn = draw_timeline(Snapshot(reply_rows=[reply(1, round=1, counted_round=3, counted_exchange=0, **times)]))
+    assert drawn.exchanges == {"3.0": (3, 0, 100.0, 104.0)}
+    assert list(drawn.bars.values()) == [("3.0", "pi-1", 1, 0, 2000, 3000, "accepted")]
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1e300, 1e300, None])
 def test_a_reply_with_strange_times_breaks_no_timeline(value: float | None) -> None:
     rows = [

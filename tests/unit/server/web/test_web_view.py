@@ -201,11 +201,13 @@ def test_the_table_of_replies_has_those_of_the_latest_closed_exchange() -> None:
     rows = [
         ReplyRow.model_validate({**done, "round": n, "client": c, "agent": f"pi-{c}"}) for n in (1, 2) for c in (10, 2)
     ]
+    late = {**done, "round": 1, "client": 3, "agent": "pi-3", "counted_round": 2, "counted_exchange": 0}
+    rows.append(ReplyRow.model_validate(late))  # its task went on
     lost = {"round": 2, "exchange": 0, "client": 1, "agent": "pi-1", "outcome": "missing"}
     rows.append(ReplyRow.model_validate({**lost, "opened_at": 100.0, "closed_at": 107.5}))
     rows.append(rows[0].model_copy(update={"round": 3, "closed_at": None}))
     shown = view.latest_replies(rows)
-    assert [one["agent"] for one in shown] == ["pi-1", "pi-2", "pi-10"]
+    assert [one["agent"] for one in shown] == ["pi-1", "pi-2", "pi-3", "pi-10"]
     assert [shown[1][name] for name in ("receive", "train", "send", "wait")] == ["0.50 s", "3.50 s", "1.00 s", "2.50 s"]
     assert [shown[0][name] for name in ("receive", "train", "send", "wait")] == [units.DASH] * 4
     assert view.latest_replies([]) == []
