@@ -140,7 +140,7 @@ def test_a_board_hosts_only_what_the_inventory_assigns_to_it(port: int, tmp_path
         await_(lambda: rejections(tmp_path))
         write_atomically(inventory, inventory.read_text().replace("other", "board"))
         assert server.wait(60) == 0
-    assert f"The inventory {inventory} assigns 1 clients to 1 boards" in log.read_text()
+    assert f"The inventory {inventory} assigns 1 client to 1 board" in log.read_text()
     assert rejections(tmp_path) == ["the inventory assigns client 0 to other"]
 
 

@@ -92,7 +92,7 @@ def check_buffers(module: nn.Module, start: Arrays, trained: Arrays) -> None:
     Raises:
         ExperimentError: a buffer has changed.
     """
-    for name in start.keys() - dict(module.named_parameters()).keys():
+    for name in start.keys() - dict(module.named_parameters(remove_duplicate=False)).keys():
         if not np.array_equal(start[name], trained[name]):
             raise ExperimentError(
                 f"the model cannot be trained with `privacy`: training changes its buffer '{name}', which can depend "

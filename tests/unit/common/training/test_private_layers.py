@@ -113,3 +113,17 @@ def test_a_layer_that_keeps_samples_apart_is_trained() -> None:
     trained = own.train(start, DATA, seed=1).arrays
     assert (trained["3.weight"] != start["3.weight"]).any()
     np.testing.assert_array_equal(trained["1.scale"], start["1.scale"])
+
+
+def test_a_layer_with_two_names_is_trained() -> None:
+    def build() -> nn.Module:
+        model = flat()
+        model.add_module("head", model[1])
+        model.forward = lambda x: model[1](model[0](x))
+        return model
+
+    own = learner(build)
+    start = own.init(0)
+    trained = own.train(start, DATA, seed=1).arrays
+    np.testing.assert_array_equal(trained["1.weight"], trained["head.weight"])
+    assert (trained["head.weight"] != start["head.weight"]).any()
