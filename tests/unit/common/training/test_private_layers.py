@@ -97,6 +97,18 @@ class Scaled(nn.Module):
         return x * self.scale
 
 
+class TwoNames(nn.Module):
+    """Its last layer is ``layers.1`` and ``head``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(16, 3)
+        self.layers = nn.Sequential(nn.Flatten(), self.head)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.as_tensor(self.layers(x))
+
+
 @pytest.mark.parametrize(
     ("layer", "text"),
     [(Remembering, "training changes its buffer '1.seen'"), (Centred, "depends on the other samples of the batch")],
@@ -116,14 +128,8 @@ def test_a_layer_that_keeps_samples_apart_is_trained() -> None:
 
 
 def test_a_layer_with_two_names_is_trained() -> None:
-    def build() -> nn.Module:
-        model = flat()
-        model.add_module("head", model[1])
-        model.forward = lambda x: model[1](model[0](x))
-        return model
-
-    own = learner(build)
+    own = learner(TwoNames)
     start = own.init(0)
     trained = own.train(start, DATA, seed=1).arrays
-    np.testing.assert_array_equal(trained["1.weight"], trained["head.weight"])
+    np.testing.assert_array_equal(trained["layers.1.weight"], trained["head.weight"])
     assert (trained["head.weight"] != start["head.weight"]).any()
