@@ -251,11 +251,7 @@ class ExperimentTools:
         )
 
     def check_private_model(self, model: Model, key: str) -> None:
-        """Check the model of a client with local differential privacy, without allocating its arrays.
-
-        Args:
-            model: the model.
-            key: of the experiment file that gives the client this model.
+        """Check the model of a client with local differential privacy. Arguments as ``check_outputs``.
 
         Raises:
             ExperimentError: it mixes samples, or it cannot be built.
@@ -263,12 +259,20 @@ class ExperimentTools:
         from fedquilt_common.models import advise_against_batch_norm
         from fedquilt_common.models.norms import find_mixing_norm
         from fedquilt_common.tracing.building import build_on_meta
+        from fedquilt_common.tracing.mixing import mixes_samples
+        from fedquilt_common.training.memory_layout import is_known
 
-        if norm := find_mixing_norm(build_on_meta(self.model_builder(model))):
-            raise ExperimentError(
-                f"{key}.name = {model.name}: its {norm} mixes samples, so what it reveals of one sample cannot be "
-                f"bounded. {advise_against_batch_norm(model.name, key)}; or remove the section privacy"
-            )
+        build = self.model_builder(model)
+        module = build_on_meta(build)
+        why, advice = "what it returns for a sample depends on the others of the batch", "Choose another model"
+        if norm := find_mixing_norm(module):
+            why, advice = f"its {norm} mixes samples", advise_against_batch_norm(model.name, key)
+        elif is_known(module) or not mixes_samples(build(), self.dataset.train.x):
+            return
+        raise ExperimentError(
+            f"{key}.name = {model.name}: {why}, so what it reveals of one sample cannot be bounded. {advice}; or "
+            "remove the section privacy"
+        )
 
     def check_outputs(self, model: Model, key: str) -> None:
         """Check that a model runs on the data set's samples, and returns the same outputs in both of its modes.

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from fedquilt_common.algorithm_api import TrainingPhase
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.tracing.generators import seed_generators
-from fedquilt_common.tracing.outputs import example_batch
+from fedquilt_common.tracing.mixing import mixes_samples
 from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout, is_known
 from fedquilt_common.training.module_arrays import digest_arrays
 from fedquilt_common.types import Arrays
@@ -119,27 +117,9 @@ def make_module_private(module: nn.Module, x: NDArray[Any]) -> tuple[nn.Module, 
             "with `privacy`, a model cannot have a loss of its own, which may mix samples; choose another"
         )
     private = make_private(module)
-    if not is_known(module) and _mixes_samples(private, x):
+    if not is_known(module) and mixes_samples(private, x):
         raise ExperimentError(
             "the model cannot be trained with `privacy`: what it returns for a sample depends on the other samples of "
             "the batch, so the gradient of one sample cannot be bounded; choose another model"
         )
     return private, CONTIGUOUS
-
-
-def _mixes_samples(module: nn.Module, x: NDArray[Any]) -> bool:
-    """Whether the outputs for a sample change with the sample beside it, in the mode of the module."""
-    batch = example_batch(x)
-    beside = torch.stack([batch[0], 1 - batch[1]])
-    try:
-        pairs = zip(_first_outputs(module, batch), _first_outputs(module, beside), strict=True)
-        return not all(torch.allclose(one, other, equal_nan=True) for one, other in pairs)
-    except Exception:  # a user's forward can raise anything; training raises it again
-        return False
-
-
-def _first_outputs(module: nn.Module, batch: Tensor) -> list[Tensor]:
-    """Return the outputs for the first sample of a batch, of shape (n, *input_shape), with the same draws each time."""
-    with seed_generators(), torch.no_grad():
-        output = module(batch)
-    return [one[0] for one in (output if isinstance(output, list | tuple) else [output])]

@@ -35,6 +35,16 @@ def make_averaging(input_shape: tuple[int, ...], classes: int) -> Any:
     return nn.Sequential(nn.InstanceNorm2d(1, track_running_stats=True), nn.Flatten(), nn.Linear(64, classes))
 
 
+def make_centred(input_shape: tuple[int, ...], classes: int) -> Any:
+    from torch import nn
+
+    class Centred(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x - x.mean(dim=0)
+
+    return nn.Sequential(nn.Flatten(), Centred(), nn.Linear(64, classes))
+
+
 def check(**changes: Any) -> None:
     raw = {
         "name": "private",
@@ -86,6 +96,10 @@ def test_the_passes_that_a_client_may_make_in_a_run(name: str, fields: dict[str,
         ({"model": {"name": "resnet18", "norm": "static"}}, "its StaticBatchNorm mixes .* Set model.norm to group"),
         ({"model": {"name": "preact-resnet18"}}, r"its StaticBatchNorm mixes .* Set model\.norm to group"),
         ({"model": {"name": f"{__name__}:make_normed"}}, "BatchNorm1d mixes .* a model without such norms, such as"),
+        (
+            {"model": {"name": f"{__name__}:make_centred"}},
+            "depends on the others of the batch, .* Choose another model",
+        ),
         (
             {"model": {"name": f"{__name__}:make_averaging"}},
             "its InstanceNorm2d with track_running_stats mixes samples, so what it reveals of one sample cannot be",
