@@ -21,6 +21,7 @@ import selectors
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,7 +148,12 @@ class ForkServer:
         server = os.getpid()
         pid = os.fork()
         if pid == 0:  # pragma: no cover - runs in the child
-            self._become_child(command, connection, descriptors, server)
+            try:
+                self._become_child(command, connection, descriptors, server)
+            except OSError as error:
+                traceback.print_exc()
+                _send(connection, {"refused": str(error)})
+                os._exit(1)  # it must not go on as a second server
             return command
         self._running[pid] = connection
         return None

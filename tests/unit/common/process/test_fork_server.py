@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.support.ended import is_gone
 
@@ -189,17 +191,36 @@ os.fork = fork_and_die
 
 def test_its_end_is_not_reported_before_it_has_ended(tmp_path: Path) -> None:
     """Nobody else may use what it uses, such as a locked folder, while it still cleans up."""
-    stage = Stage(tmp_path, DIES_AFTER_FORK)
     code = (
         "import signal, sys, time\n"
         "signal.signal(15, lambda *_: (time.sleep(0.3), print('cleaned', flush=True), sys.exit(0)))\n"
         "print('up', flush=True)\n"
         "time.sleep(600)"
     )
-    process = stage.fork(code)
-    process.wait(60)
-    assert "cleaned" in stage.out.read_text()
-    stage.close()
+    with contextlib.closing(Stage(tmp_path, DIES_AFTER_FORK)) as stage:
+        stage.fork(code).wait(60)
+        assert "cleaned" in stage.out.read_text()
+
+
+FAILS_IN_FORKS = """
+import os
+server, open_process = os.getpid(), os.pidfd_open
+def fail_in_forks(pid):
+    if os.getpid() != server:
+        raise OSError(24, "Too many open files")
+    return open_process(pid)
+os.pidfd_open = fail_in_forks
+"""
+
+
+def test_a_fork_that_cannot_become_the_process_ends(tmp_path: Path) -> None:
+    """It would have been a second server at the same socket."""
+    with contextlib.closing(Stage(tmp_path, FAILS_IN_FORKS)) as stage:
+        process = stage.fork("print('never', flush=True)")
+        assert not process.wait_started(60)
+        assert process.refusal == "[Errno 24] Too many open files"
+        wait_for(lambda: not psutil.Process(stage.server.pid).children())
+        assert stage.out.read_text() == ""
 
 
 def test_nothing_is_started_for_one_who_has_gone(stage: Stage) -> None:
