@@ -19,8 +19,7 @@ class PageCompression:
     """ASGI middleware that compresses responses that are complete at once.
 
     Streams pass unchanged: those of events would be delayed, and downloads keep their length, which Starlette's
-    GZipMiddleware would drop. No response holds a
-    secret that the length of a compressed one could reveal.
+    GZipMiddleware would drop. No response holds a secret that the length of a compressed one could reveal.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -144,7 +144,7 @@ def test_the_penalty_is_added_to_a_loss_and_not_reported() -> None:
 
 @pytest.mark.parametrize("count", [513, 600])
 def test_statistics_are_those_of_the_data(count: int) -> None:
-    """Of all samples together, in batches of 512."""
+    """The last batch has 1 or 88 samples, those before it 512."""
     one, data = learner(with_static_norm), examples(count)
     start = one.init(0)
     spoiled = {**start, "1.running_mean": np.full(8, np.inf, np.float32), "1.num_batches_tracked": np.array(9)}
