@@ -178,7 +178,7 @@ def test_a_reader_that_does_not_take_the_events_is_dropped(
     with Visitors(port_of(server)) as visitors:
         visitors.come(5, EVENTS)
         wait_for(lambda: visitors.answered() == 5, "streams")
-        wait_for(lambda: psutil.Process().num_fds() == before + 5, "end of the streams")
+        wait_for(lambda: psutil.Process().num_fds() <= before + 5, "end of the streams")
 
 
 def test_more_event_streams_than_allowed_get_503(store: StatusStore) -> None:
