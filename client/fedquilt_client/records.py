@@ -19,10 +19,11 @@ from typing import Any, Final
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.durable import write_atomically, write_durably
 from fedquilt_common.types import ExchangeId
+from fedquilt_common.wire.message_base import DIGEST_PATTERN
 
 COMMITTED: Final = "committed.json"
 _MEMORY: Final = "memory-"
-_REPLY: Final = re.compile(r"reply-(\d{1,9})\.(\d{1,9})-(\w{1,64})-([0-9a-f]{64})-(\d{1,9})")
+_REPLY: Final = re.compile(rf"reply-(\d{{1,9}})\.(\d{{1,9}})-(\w{{1,64}})-({DIGEST_PATTERN})-(\d{{1,9}})")
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class StoredReply:
     Attributes:
         task: fingerprint of the task that it answers.
         file: name below the client's folder.
-        digest: SHA-256 of the file, in hex.
+        digest: digest of the file, in hex.
         size: bytes of the file.
         head: length in bytes of the head of soft labels.
         clients: whose replies it has, if it is a partial sum; it travels as the reply of the first one.
@@ -92,7 +93,7 @@ class StoredMemory:
     Attributes:
         after: round and exchange of the reply.
         file: name below the client's folder; None if the client has no memory.
-        digest: SHA-256 of the file, in hex; None if an earlier version of fedquilt wrote it.
+        digest: digest of the file, in hex; None if an earlier version of fedquilt wrote it.
     """
 
     after: ExchangeId

@@ -15,9 +15,9 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
+from fedquilt_common.files.digests import has_digest
 from fedquilt_common.files.file_stamp import FileStamp
 from fedquilt_common.types import ExchangeId, Scalar
-from fedquilt_common.wire.chunks import digest_file
 from fedquilt_common.wire.round_messages import SliceMessage
 
 _WORKER: Final = "fedquilt_client.worker"
@@ -36,7 +36,7 @@ KnownPath = Annotated[Path, PlainValidator(lambda given: given if isinstance(giv
 
 @dataclass(frozen=True)
 class CheckedFile:
-    """A file and the SHA-256 that its content must have.
+    """A file and the digest that its content must have.
 
     Attributes:
         digest: in hex; None if it is unknown.
@@ -54,7 +54,7 @@ class CheckedFile:
             OSError: the file is there but cannot be read; it may be intact.
         """
         try:
-            return self.path.exists() if self.digest is None else digest_file(self.path) == self.digest
+            return self.path.exists() if self.digest is None else has_digest(self.path, self.digest)
         except FileNotFoundError:
             return False
 

@@ -136,12 +136,14 @@ FAILED = FailedMessage(agent="pi", run="x", client=0, round=2, exchange=0, reaso
 CASES: dict[str, Case] = {
     "sent twice": Case(twice, "a reply of this client has been counted", "duplicate"),
     "truncated chunk": Case(truncated, r"chunk 1 has \d+ bytes instead of"),
-    "other bytes": Case(forged, "do not have the announced SHA-256"),
+    "other bytes": Case(forged, "do not have the announced digest"),
     "too large": Case(announced(1 << 40, 1 << 18), r"transfer of 1099511627776 bytes is larger than"),
     "one byte too large for the question": Case(announced(12_000 + 8192 + 256 * 8 + 1, 9), "is larger than"),
     "chunks beyond counting": Case(announced(1 << 40, (1 << 32) - 1), "cannot exist", told=False),
     "chunk after the last": Case(announced(9000, 3, 3), "cannot exist", told=False),
-    "no chunk header": Case(lambda p, m: p.say(TOPICS.reply_chunk("pi", 0, 2, 0, 0), b"x"), "has 0 bytes", told=False),
+    "no chunk header": Case(
+        lambda p, m: p.say(TOPICS.reply_chunk("pi", 0, 2, 0, 0), b"x"), "has no header", told=False
+    ),
     "garbage chunk header": Case(
         lambda p, m: p.say(TOPICS.reply_chunk("pi", 0, 2, 0, 0), b"x", b"\xff" * 49), "version 255", told=False
     ),

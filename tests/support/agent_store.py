@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fedquilt_client.records import StoredReply, name_reply, read_record
 from fedquilt_client.store import AgentStore, RunStore
+from fedquilt_common.files.digests import digest_file
 from fedquilt_common.types import ExchangeId
-from fedquilt_common.wire.chunks import digest_file
 from fedquilt_common.wire.messages import RunMessage
 
 CLIENT = 3
@@ -41,11 +41,11 @@ def commit(
     drafts.reply.write_text(f"{text} {number}")
     if memory:
         drafts.memory.write_text(f"memory {number}")
-    digest = digest_file(drafts.reply)
+    digest = digest_file(drafts.reply, "xxh3")
     size = drafts.reply.stat().st_size
     task = f"task{number}"
     reply = StoredReply(store.run.run, CLIENT, number, 0, task, name_reply(number, 0, task, digest, 0), digest, size)
-    return store.commit(reply, drafts, since, memory=digest_file(drafts.memory) if memory else None)
+    return store.commit(reply, drafts, since, memory=digest_file(drafts.memory, "xxh3") if memory else None)
 
 
 def known(store: RunStore, number: int) -> StoredReply | None:
@@ -68,5 +68,5 @@ def check_whole(store: RunStore) -> int:
     assert reply is not None
     blob = store.blob(reply)
     assert blob.path.read_text() == f"reply {at}"
-    assert (digest_file(blob.path), blob.path.stat().st_size) == (blob.digest, blob.size)
+    assert (digest_file(blob.path, "xxh3"), blob.path.stat().st_size) == (blob.digest, blob.size)
     return at

@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 
 from fedquilt_common.data_tools.shard_folder import MANIFEST, ShardManifest, read_manifest
 from fedquilt_common.errors import ExperimentError, RunFolderError
+from fedquilt_common.files.digests import digest_file
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably, sync, write_durably
 from fedquilt_common.files.targets import refuse_folder
 from fedquilt_common.files.yaml_text import read_text
-from fedquilt_common.wire.chunks import digest_file
 
 _MODE: Final = 0o644
 _FIRST_DAY: Final = (1980, 1, 1, 0, 0, 0)
@@ -166,7 +166,7 @@ def _describe(bundle: Path, folder: Path, manifest: ShardManifest) -> PublishedB
         manifest.size + len(content) if is_folder else bundle.stat().st_size,
         len(manifest.files) + 1,
         hashlib.sha256(content).hexdigest(),
-        "" if is_folder else digest_file(bundle),
+        "" if is_folder else digest_file(bundle, "sha256"),
     )
 
 

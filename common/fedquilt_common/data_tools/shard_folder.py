@@ -22,12 +22,13 @@ from fedquilt_common.datasets.public import digest_of
 from fedquilt_common.datasets.shard_files import DatasetForm, form_of, shard_name, write_samples, write_shard
 from fedquilt_common.errors import DataUnavailableError, ExperimentError, RunFolderError
 from fedquilt_common.experiment_tools import ExperimentTools
+from fedquilt_common.files.digests import has_digest
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably, write_durably
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.rejections import first_problem
 from fedquilt_common.types import Examples
-from fedquilt_common.wire.chunks import Blob, digest_file
+from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.data_messages import FileAddress
 from fedquilt_common.wire.message_base import MAX_CLIENTS, Big, Digest
 
@@ -292,4 +293,4 @@ def _read_progress(folder: Path) -> tuple[str, dict[str, ShardFile]] | None:
 
 
 def _is_intact(path: Path, file: ShardFile) -> bool:
-    return path.is_file() and path.stat().st_size == file.size and digest_file(path) == file.digest
+    return path.is_file() and path.stat().st_size == file.size and has_digest(path, file.digest)

@@ -90,7 +90,8 @@ def write_shard(path: Path, shard: Shard) -> Blob:
     arrays: dict[str, NDArray[Any]] = {f"{split}_x": samples.rows[:] for split, samples in stored.items()}
     arrays |= {f"{split}_y": examples.y for split, examples in parts.items()}
     divisors = {split: samples.divisor for split, samples in stored.items()}
-    return write_arrays(path, arrays, None, {_KEY: json.dumps({"format": _FORMAT, "divisors": divisors})})
+    metadata = {_KEY: json.dumps({"format": _FORMAT, "divisors": divisors})}
+    return write_arrays(path, arrays, None, metadata, digest="sha256")
 
 
 def write_samples(path: Path, examples: Examples) -> Blob:

@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
+from fedquilt_common.files.digests import digest_file
 from fedquilt_common.files.durable import write_atomically
-from fedquilt_common.wire.chunks import digest_file
 
 _SETTLED_SECONDS: Final = 2.0
 """A file that changed within this time can change again without another time of change."""
@@ -43,7 +43,7 @@ def digest_sources(place: Path, memory: Path) -> str:
         return remembered.read_text()
     content = hashlib.sha256()
     for path in paths:
-        content.update(f"{path.relative_to(place)}\0{digest_file(path)}\n".encode())
+        content.update(f"{path.relative_to(place)}\0{digest_file(path, 'sha256')}\n".encode())
     if time.time_ns() - youngest > _SETTLED_SECONDS * 1e9:
         # A name of its own, because several processes may digest the same files at the same time.
         own = memory / f".{remembered.name}.{os.getpid()}.{threading.get_ident()}"

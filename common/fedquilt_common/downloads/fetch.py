@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from fedquilt_common.downloads.drive import fetch_from_drive, is_drive_url
 from fedquilt_common.downloads.partial import OnBytes, PartialFile
 from fedquilt_common.downloads.retries import Retries
 from fedquilt_common.errors import DownloadError, DownloadTooLargeError, PackageMissingError, how_to_install
+from fedquilt_common.files.digests import digest_file
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably
 from fedquilt_common.files.locking import lock_folder
-
-_BLOCK: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ def _find_finished(target: Path, sha256: str | None, size: int | None) -> Fetche
     """Return the file if it is there and as expected. Its name alone shows that its download was complete."""
     if not target.is_file() or (size is not None and target.stat().st_size != size):
         return None
-    found = digest_file(target)
+    found = digest_file(target, "sha256")
     return FetchedFile(target, target.stat().st_size, found, True) if sha256 in (None, found) else None
 
 
@@ -148,7 +145,7 @@ def _transfer(
 
 def _check(url: str, path: Path, sha256: str | None, size: int | None, *, resumed: bool) -> FetchedFile:
     """Compare a complete download with what is expected."""
-    file = FetchedFile(path, path.stat().st_size, digest_file(path))
+    file = FetchedFile(path, path.stat().st_size, digest_file(path, "sha256"))
     if size in (None, file.size) and sha256 in (None, file.sha256):
         return file
     found, wanted = (
@@ -160,12 +157,3 @@ def _check(url: str, path: Path, sha256: str | None, size: int | None, *, resume
         f"{url}: the downloaded file has {found} instead of {wanted}, so it is another one and was deleted. Run the "
         "command again; if the error stays, the publisher has changed the file, or the address is not his"
     )
-
-
-def digest_file(path: Path) -> str:
-    """Return the SHA-256 of a file, in hex."""
-    total = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            total.update(block)
-    return total.hexdigest()

@@ -14,13 +14,13 @@ _SECONDS: Final = 60.0
 
 
 class IntactFiles:
-    """Remembers the stamps of the last files that had the right SHA-256, for a minute each."""
+    """Remembers the stamps of the last files that had the right digest, for a minute each."""
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[FileStamp, float]] = {}
 
     def add(self, path: Path) -> None:
-        """Remember a file that has the right SHA-256 as it is now; a missing one is not remembered."""
+        """Remember a file that has the right digest as it is now; a missing one is not remembered."""
         self._known.pop(path, None)
         found = stamp(path)
         if found is not None:

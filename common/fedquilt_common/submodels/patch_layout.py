@@ -6,7 +6,6 @@ contains only numbers, in the order of its blocks. Design section 5 has the reas
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.errors import PayloadError
+from fedquilt_common.files.digests import DigestKind, new_hash
 from fedquilt_common.submodels.selectors import Indices, Selector, as_slice, length, mesh, positions, take
 from fedquilt_common.submodels.slices import ArrayAnatomy, Axis, IndexSet, Slice
 from fedquilt_common.types import Arrays, Precision
@@ -133,7 +133,7 @@ def _cover(slices: Sequence[Slice]) -> Patch:
     )
 
 
-def write_patch(path: Path, arrays: Arrays, patch: Patch, precision: Precision) -> Blob:
+def write_patch(path: Path, arrays: Arrays, patch: Patch, precision: Precision, digest: DigestKind = "xxh3") -> Blob:
     """Write the patch's numbers to a file, one block after the other.
 
     Args:
@@ -141,11 +141,12 @@ def write_patch(path: Path, arrays: Arrays, patch: Patch, precision: Precision) 
         arrays: the whole model's, in its shapes.
         patch: of ``patch_layout``.
         precision: of floating-point numbers in the file.
+        digest: which digest of the file is returned.
 
     Returns:
         The file with its size and digest.
     """
-    digest, size = hashlib.sha256(), 0
+    found, size = new_hash(digest), 0
     path.parent.mkdir(parents=True, exist_ok=True)
     current: tuple[str, NDArray[Any]] = ("", np.empty(0))
     with path.open("wb") as file:
@@ -155,9 +156,9 @@ def write_patch(path: Path, arrays: Arrays, patch: Patch, precision: Precision) 
             data = to_wire(block.name, take(current[1], block.selectors), precision)
             view = data.reshape(-1).view(np.uint8).data
             file.write(view)
-            digest.update(view)
+            found.update(view)
             size += len(view)
-    return Blob(path, digest.hexdigest(), size)
+    return Blob(path, found.hexdigest(), size)
 
 
 def patch_size(patch: Patch, anatomy: Mapping[str, ArrayAnatomy], precision: Precision) -> int:

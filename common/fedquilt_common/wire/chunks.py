@@ -10,7 +10,6 @@ hold numbers only. The digest covers head and numbers.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import struct
@@ -20,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fedquilt_common.errors import DamagedTransferError, PayloadError
+from fedquilt_common.files.digests import digest_file, digest_of, kind_of, new_hash
 from fedquilt_common.files.durable import replace_durably, start_writing
-from fedquilt_common.process.background_thread import BackgroundThread
 from fedquilt_common.wire.bitmaps import ChunkSet
 
 if TYPE_CHECKING:
@@ -39,16 +38,9 @@ _LEAST_STEP: Final = 8
 """Least bytes of one of several chunks: of a link's smallest payload of 16 bytes, equal parts are more than half."""
 MAX_HEAD: Final = 16 * 1024
 """Most bytes of a head; a property of MQTT holds at most 65,535."""
-_HEADER: Final = struct.Struct(">B32sIIQ")
-_VERSION: Final = 1
-_READ: Final = 1 << 20
-HASHED_TOGETHER: Final = 4
-"""Pieces that wait for a thread which hashes them, at most: they stay in memory."""
-_WORTH: Final = 1 << 17
-"""Bytes of a chunk that are worth another thread."""
-_UNKNOWN: Final = -1
-"""Stands for the number of hashed chunks when a chunk was hashed that may not be in the file."""
-_WRONG_DIGEST: Final = "the bytes received do not have the announced SHA-256"
+_HEADERS: Final = {1: struct.Struct(">B32sIIQ"), 2: struct.Struct(">B16sIIQ")}
+"""The headers by version: the first has a SHA-256, the second an XXH3."""
+_WRONG_DIGEST: Final = "the bytes received do not have the announced digest"
 
 
 @dataclass(frozen=True)
@@ -56,7 +48,7 @@ class ChunkHeader:
     """Which bytes of which transfer a chunk holds.
 
     Attributes:
-        digest: SHA-256 of the whole transfer, in hex.
+        digest: XXH3 or SHA-256 of the whole transfer, in hex.
         index: number of this chunk, from 0.
         count: number of chunks of the transfer.
         size: bytes of the transfer without its ``head``.
@@ -95,25 +87,30 @@ class ChunkHeader:
         return min(self.step, self.size - self.offset)
 
     def encode(self) -> bytes:
-        """Encode as 49 bytes, big endian (version, digest, index, count, size), and the head."""
-        return _HEADER.pack(_VERSION, bytes.fromhex(self.digest), self.index, self.count, self.size) + self.head
+        """Encode as 49 bytes, or 33 with an XXH3: version, digest, index, count, size, big endian; and the head."""
+        version = 1 if kind_of(self.digest) == "sha256" else 2
+        fields = bytes.fromhex(self.digest), self.index, self.count, self.size
+        return _HEADERS[version].pack(version, *fields) + self.head
 
     @classmethod
     def decode(cls, data: bytes) -> ChunkHeader:
         """Decode a header.
 
         Raises:
-            PayloadError: ``data`` is not a header of this version.
+            PayloadError: ``data`` is no header, or one of a later version.
         """
-        if len(data) < _HEADER.size:
-            raise PayloadError(f"chunk header has {len(data)} bytes instead of {_HEADER.size}")
-        version, digest, index, count, size = _HEADER.unpack_from(data)
-        if version != _VERSION:
+        if not data:
+            raise PayloadError("chunk has no header: its message lacks the property Correlation Data")
+        version = data[0]
+        if (header := _HEADERS.get(version)) is None:
             raise PayloadError(
-                f"chunk header has version {version}, this program supports {_VERSION}: "
+                f"chunk header has version {version}, this program supports {max(_HEADERS)} at most: "
                 "install the same fedquilt version on coordinator and boards"
             )
-        return cls(digest.hex(), index, count, size, bytes(data[_HEADER.size :]))
+        if len(data) < header.size:
+            raise PayloadError(f"chunk header of version {version} has {len(data)} bytes instead of {header.size}")
+        _, digest, index, count, size = header.unpack_from(data)
+        return cls(digest.hex(), index, count, size, bytes(data[header.size :]))
 
 
 def usual_chunk(size: int) -> int:
@@ -127,7 +124,7 @@ class Blob:
 
     Attributes:
         path: its file.
-        digest: SHA-256 of the file, in hex.
+        digest: XXH3 or SHA-256 of the file, in hex.
         size: bytes of the file.
         head: number of its first bytes that travel in the header of chunk 0.
     """
@@ -152,15 +149,6 @@ class Blob:
                 head = file.read(self.head)
         end = count if most is None else min(count, first + most)
         return [ChunkHeader(self.digest, index, count, size, b"" if index else head) for index in range(first, end)]
-
-
-def digest_file(path: Path) -> str:
-    """SHA-256 of a file in hex, read in blocks so that memory does not grow with the file."""
-    digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
-        while block := file.read(_READ):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def read_chunk(descriptor: int, header: ChunkHeader, head: int = 0) -> bytes:
@@ -207,7 +195,7 @@ def read_whole(header: ChunkHeader, payload: bytes) -> bytes:
     """
     _check_length(header, payload)
     content = header.head + payload
-    if hashlib.sha256(content).hexdigest() != header.digest:
+    if digest_of(content, kind_of(header.digest)) != header.digest:
         raise DamagedTransferError(_WRONG_DIGEST)
     return content
 
@@ -249,7 +237,6 @@ class Assembly:
         kept: number of the first chunks that the partial file holds already.
         durable: the whole file is on the disk when ``finish`` returns.
         over: a spare file of any size, which becomes the partial file: the transfer overwrites its blocks.
-        hasher: computes the digest of chunks from 128 KiB to 1 MiB, while the caller writes them.
 
     Raises:
         PayloadError: the transfer is larger than ``limit``.
@@ -264,10 +251,8 @@ class Assembly:
         *,
         durable: bool = False,
         over: Path | None = None,
-        hasher: BackgroundThread | None = None,
     ) -> None:
         check_size(first, limit)
-        self._hasher = hasher if _WORTH <= first.step <= LARGEST_CHUNK else None
         self.path = path
         self._durable = durable
         self._unwritten = 0
@@ -277,7 +262,7 @@ class Assembly:
         self._arrived = ChunkSet(first.count, kept)
         self._missing_count = first.count - kept
         self._complete_up_to = kept
-        self._hash = hashlib.sha256()
+        self._hash = new_hash(kind_of(first.digest))
         self._hashed = 0
         self._head = b""
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -311,21 +296,15 @@ class Assembly:
             raise PayloadError("chunk belongs to another transfer, or its size or count changed on the way")
         _check_length(header, payload)
         if header.index not in self._arrived:
-            if in_order := header.index == self._hashed:  # as almost always: hash while the bytes are in the cache
-                self._hashed = _UNKNOWN  # until the same bytes are in the file
-                self._update_hash(header.head + payload if header.head else payload)
             self._write(payload, header.offset)
             self._arrived.add(header.index)
             self._missing_count -= 1
             self._head = header.head or self._head
-            self._hashed = header.index + 1 if in_order else self._hashed
+            if header.index == self._hashed:  # as almost always: hash while the bytes are in the cache
+                self._hash.update(header.head)
+                self._hash.update(payload)
+                self._hashed += 1
         return not self._missing_count
-
-    def _update_hash(self, content: bytes) -> None:
-        if self._hasher is None:
-            self._hash.update(content)
-        else:
-            self._hasher.begin(self._hash.update, content)
 
     def _write(self, payload: bytes, offset: int) -> None:
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
@@ -386,7 +365,5 @@ class Assembly:
 
     def _actual_digest(self) -> str:
         if self._hashed == self.count:
-            if self._hasher is not None:
-                self._hasher.wait()
             return self._hash.hexdigest()
-        return digest_file(self.path)
+        return digest_file(self.path, kind_of(self.digest))

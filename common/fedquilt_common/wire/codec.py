@@ -6,13 +6,11 @@ Files are read one tensor or one block of a tensor at a time.
 from __future__ import annotations
 
 import errno
-import hashlib
 import mmap
 import os
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -21,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.errors import PayloadError
+from fedquilt_common.files.digests import DigestKind, new_hash
 from fedquilt_common.files.durable import start_writing, write_all
-from fedquilt_common.process.background_thread import BackgroundThread
 from fedquilt_common.types import Arrays, Precision
-from fedquilt_common.wire.chunks import HASHED_TOGETHER, Blob
+from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.container_header import (
     DTYPES,
     LENGTH_BYTES,
@@ -137,6 +135,7 @@ def write_arrays(
     precision: Precision | None = "fp32",
     metadata: Mapping[str, str] | None = None,
     *,
+    digest: DigestKind = "xxh3",
     labels: bool = False,
     durable: bool = False,
     spare: Callable[[int], Path | None] = lambda _size: None,
@@ -149,6 +148,7 @@ def write_arrays(
         arrays: arrays of any shape by name.
         precision: number format of floats on the wire; None: that of the arrays.
         metadata: texts to store in the container's header.
+        digest: which digest of the file is returned.
         labels: the arrays are soft labels, whose container's head travels apart from the numbers.
         durable: the caller syncs the file next, so the disk begins to write a large one at once.
         spare: returns a file to write over, for a number of bytes; it is moved to ``path``.
@@ -165,8 +165,8 @@ def write_arrays(
     path.parent.mkdir(parents=True, exist_ok=True)
     if (over := spare(size)) is not None:
         over.replace(path)
-    digest = _write_pieces(path, _pieces(header, numbers, size), size, durable=durable)
-    return Blob(path, digest, size, len(header) if labels else 0)
+    found = _write_pieces(path, _pieces(header, numbers, size), size, digest, durable=durable)
+    return Blob(path, found, size, len(header) if labels else 0)
 
 
 def pack_arrays(arrays: Arrays, precision: Precision) -> PackedArrays:
@@ -201,29 +201,26 @@ def _pieces(header: bytes, numbers: Iterable[memoryview], size: int) -> Iterator
         yield from (array[at : at + ONE_PIECE] for at in range(0, len(array), ONE_PIECE))
 
 
-def _write_pieces(path: Path, pieces: Iterable[bytes | memoryview], size: int, *, durable: bool) -> str:
-    """Write a file, and return its SHA-256 in hex.
+def _write_pieces(
+    path: Path, pieces: Iterable[bytes | memoryview], size: int, kind: DigestKind, *, durable: bool
+) -> str:
+    """Write a file, and return its digest in hex.
 
     One that exists keeps its blocks on the disk: to free and to allocate them takes longer.
     """
-    digest, unwritten = hashlib.sha256(), 0
+    found, unwritten = new_hash(kind), 0
     try:
-        with (
-            open(path, "wb", buffering=0, opener=_open_as_it_is) as file,
-            BackgroundThread("hash", HASHED_TOGETHER) as hasher,
-        ):
-            hash_piece = digest.update if size <= ONE_PIECE else partial(hasher.begin, digest.update)
+        with open(path, "wb", buffering=0, opener=_open_as_it_is) as file:
             for piece in pieces:
-                hash_piece(piece)
+                found.update(piece)
                 write_all(file, piece)
                 if durable:
                     unwritten = start_writing(file.fileno(), unwritten + len(piece))
             if os.fstat(file.fileno()).st_size != size:
                 file.truncate()
-            hasher.wait()
     except OSError as error:  # such as a full disk, which names no file
         raise OSError(error.errno, error.strerror, str(path)) from None
-    return digest.hexdigest()
+    return found.hexdigest()
 
 
 def _open_as_it_is(path: str, flags: int) -> int:

@@ -30,7 +30,7 @@ class AnsweredReply(Protocol):
 
     @property
     def digest(self) -> str:
-        """Its SHA-256, in hex."""
+        """Its digest, in hex."""
 
 
 def receipt_message(run: str, reply: AnsweredReply, outcome: Outcome, reason: str, **fields: Any) -> ReceiptMessage:

@@ -11,7 +11,9 @@ from fedquilt_common.wire.topics import NAME_PATTERN
 
 PROTOCOL: Final = 1
 
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+DIGEST_PATTERN: Final = "[0-9a-f]{32}(?:[0-9a-f]{32})?"
+"""Regular expression of a digest in hex: an XXH3 of 128 bits, or a SHA-256."""
+Digest = Annotated[str, Field(pattern=f"^{DIGEST_PATTERN}$")]
 Name = Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")]
 MAX_CLIENTS: Final = 400_000
 """Most clients of one agent."""

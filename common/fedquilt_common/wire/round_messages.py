@@ -18,7 +18,7 @@ class PatchMessage(MessagePart):
 
     Attributes:
         slot: the slot that holds its chunks.
-        digest: SHA-256 of its bytes, in hex.
+        digest: XXH3 or SHA-256 of its bytes, in hex.
         size: its bytes.
         labels: it holds soft labels, which have slots of their own.
     """

@@ -164,8 +164,12 @@ class Replay:
     def _compare_model(self) -> None:
         """Compare the final model; a running run may write it after its journal was copied."""
         self._model = self._recording.read_model_digest() if self._machine.finished else None
-        if self._model is not None and self._model != self._stored.arrays:
-            raise _DifferenceError(f"the global model has the SHA-256 {self._stored.arrays} instead of {self._model}")
+        found = self._sha256()
+        if self._model is not None and self._model != found:
+            raise _DifferenceError(f"the global model has the SHA-256 {found} instead of {self._model}")
+
+    def _sha256(self) -> str:
+        return self._store.sha256(self._stored.arrays)
 
     def _report(self, difference: str | None) -> ReplayReport:
         return ReplayReport(
@@ -174,7 +178,7 @@ class Replay:
             rounds=self._rows,
             end="" if difference else self._describe_end(),
             finished=self._recording.finished,
-            model_sha256=self._stored.arrays,
+            model_sha256=self._sha256(),
             recorded_sha256=self._model,
             difference=difference,
         )
@@ -296,7 +300,7 @@ class Replay:
         for part, (found, expected) in pairs.items():
             if found != expected:
                 self._row = self._row.model_copy(update={"state_equal": False})
-                raise _DifferenceError(f"{name}: its {part} have the SHA-256 {found[:12]} instead of {expected[:12]}")
+                raise _DifferenceError(f"{name}: its {part} have the digest {found[:12]} instead of {expected[:12]}")
 
     def _read_state(self) -> State:
         extra = self._store.arrays(self._stored.extra) if self._stored.extra else {}

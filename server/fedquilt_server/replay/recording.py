@@ -11,9 +11,9 @@ from pathlib import Path
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment_file import parse_experiment
+from fedquilt_common.files.digests import digest_file
 from fedquilt_common.files.yaml_text import load_yaml
 from fedquilt_common.types import ClientId
-from fedquilt_common.wire.chunks import digest_file
 from fedquilt_server.central.plan import CENTRAL
 from fedquilt_server.round.events import Event, Replied, skip_dropped
 from fedquilt_server.runs.blob_store import BLOBS, REPLIES
@@ -67,7 +67,7 @@ class Recording:
     def read_model_digest(self) -> str | None:
         """Return the SHA-256 of the run's ``global.safetensors``; None if the run has not written it."""
         path = self.folder / MODEL
-        return digest_file(path) if path.is_file() else None
+        return digest_file(path, "sha256") if path.is_file() else None
 
     @cached_property
     def replies(self) -> Sequence[Replied]:

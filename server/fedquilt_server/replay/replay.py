@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedquilt_common.errors import RunFolderError
+from fedquilt_common.files.digests import kind_of
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_server.replay.engine import OnRound, Replay
 from fedquilt_server.replay.publisher import open_downlink
@@ -59,7 +60,7 @@ def replay_run(
         progress = _open_progress(work, read_run(folder), settings.options)
         recording = read_recording(folder, journal)
         on_start(recording, len(progress.rounds))
-        store = BlobStore(work / BLOBS)
+        store = BlobStore(work / BLOBS, kind_of(recording.start.arrays))
         with (
             closing(TrainingPool(settings.workers, settings.options.threads, settings.should_stop)) as pool,
             open_downlink(recording.experiment, store, journal) as downlink,

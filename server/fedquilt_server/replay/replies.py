@@ -15,9 +15,9 @@ from typing import Final, Literal
 
 from fedquilt_common.algorithm_api import Task
 from fedquilt_common.errors import RunFolderError
+from fedquilt_common.files.digests import digest_file, has_digest, kind_of
 from fedquilt_common.training_jobs import CheckedFile, Job
 from fedquilt_common.types import Arrays, ClientId, Shapes
-from fedquilt_common.wire.chunks import digest_file
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RunMessage
 from fedquilt_common.wire.round_messages import RoundMessage, TaskMessage
@@ -153,7 +153,7 @@ class ReplyMaker:
         if not isinstance(task.expect, tuple) or {} not in task.expect:
             return None
         path = self._write(exchange, event, {})
-        return ReplayedReply(ReplyPlace(path), "empty") if digest_file(path) == event.digest else None
+        return ReplayedReply(ReplyPlace(path), "empty") if has_digest(path, event.digest) else None
 
     def _train(self, exchange: OpenExchange, event: Replied) -> ReplayedReply:
         """Train a reply again; a board's free memory may have decided its shapes, so each allowed one is tried."""
@@ -172,7 +172,7 @@ class ReplyMaker:
         trained = FileArrays(done.job.reply)
         path = self._write(exchange, event, trained)
         memory = CheckedFile(done.job.memory_out, done.memory) if done.memory is not None else None
-        difference = _compare(event, trained, digest_file(path))
+        difference = _compare(event, trained, digest_file(path, kind_of(event.digest)))
         done.job.reply.unlink()
         return ReplayedReply(ReplyPlace(path), "trained", memory, difference)
 
@@ -268,4 +268,4 @@ def _compare(event: Replied, arrays: FileArrays, digest: str) -> str:
         return f"its metric {odd!r} is {found.metrics.get(odd)} instead of {event.metrics.get(odd)}"
     if event.carrier is not None:  # the digest is that of a partial sum; the state after the round shows the numbers
         return ""
-    return "" if digest == event.digest else f"its SHA-256 is {digest[:12]} instead of {event.digest[:12]}"
+    return "" if digest == event.digest else f"its digest is {digest[:12]} instead of {event.digest[:12]}"

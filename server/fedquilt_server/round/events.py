@@ -43,7 +43,7 @@ class Replied:
 
     Attributes:
         agent: the agent that hosts the client.
-        digest: SHA-256 of the reply.
+        digest: XXH3 or SHA-256 of the reply.
         weight: the client's weight in the average.
         payload: bytes of the payloads in which it arrived, repeated ones included.
         began: Unix time in seconds at which its first chunk arrived; None in journals of earlier versions.

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Final
 
 from fedquilt_common.errors import RunFolderError
+from fedquilt_common.files.digests import DigestKind, digest_file, kind_of
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably
 from fedquilt_common.files.intact import IntactFiles
 from fedquilt_common.partial_sums.partial_sum import PartialSum
-from fedquilt_common.process.background_thread import BackgroundThread
 from fedquilt_common.process.cores import map_in_threads
 from fedquilt_common.submodels.patch_layout import Patch, write_patch
 from fedquilt_common.types import Arrays, ClientId, Precision
-from fedquilt_common.wire.chunks import HASHED_TOGETHER, Assembly, Blob, ChunkHeader, check_size, check_steps
+from fedquilt_common.wire.chunks import Assembly, Blob, ChunkHeader, check_size, check_steps
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_server.round.events import Replied
 from fedquilt_server.runs.reply_files import DamageError, ReplyFiles, ReplyPlace, reply_name
@@ -49,12 +49,18 @@ class DamagedReplyError(RunFolderError):
 class BlobStore:
     """The blobs of a run.
 
-    Files below ``folder`` are named by the SHA-256 of their content; unfinished ones lie in ``folder/partial``, replies
+    Files below ``folder`` are named by the digest of their content; unfinished ones lie in ``folder/partial``, replies
     in ``folder/replies`` (``ReplyFiles``).
+
+    Args:
+        folder: where they are; it is created.
+        digest: which digest names new blobs. A run of an earlier version goes on with SHA-256: digests are part of a
+            task's fingerprint, so with others its boards would do the open exchange again.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, digest: DigestKind = "xxh3") -> None:
         self.folder = folder
+        self._digest = digest
         self._intact = IntactFiles()
         self.partial = folder / "partial"
         with report_disk_errors(folder):
@@ -65,7 +71,6 @@ class BlobStore:
             self.replies = ReplyFiles(folder / REPLIES)
         self._spares = SpareFiles(self.partial)
         self._serial = 0
-        self._hasher = BackgroundThread("hash", HASHED_TOGETHER)
 
     def path(self, digest: str) -> Path:
         """Return the path of the blob with this digest, whether it exists or not."""
@@ -138,7 +143,7 @@ class BlobStore:
         check_steps(first)
         self._serial += 1
         path = self.partial / str(self._serial)
-        return Assembly(path, first, limit, durable=True, over=self._spares.take(first.size), hasher=self._hasher)
+        return Assembly(path, first, limit, durable=True, over=self._spares.take(first.size))
 
     def keep_reply(self, assembly: Assembly, name: str) -> Blob:
         """Move a reply that has arrived, too large for a segment, to its place; it is verified.
@@ -177,7 +182,7 @@ class BlobStore:
         damage = find_damage(path, digest)
         if damage is not None:
             raise RunFolderError(
-                f"{path} {damage}. Restore the file from a backup (its name is its SHA-256), or start again with "
+                f"{path} {damage}. Restore the file from a backup (its name is its digest), or start again with "
                 "another --out"
             )
         return Blob(path, digest, path.stat().st_size)
@@ -187,16 +192,22 @@ class BlobStore:
         with report_disk_errors(self.path(digest)):
             return FileArrays(self.path(digest))
 
+    def sha256(self, digest: str) -> str:
+        """Return the SHA-256 of a blob that ``blob`` has verified."""
+        with report_disk_errors(self.path(digest)):
+            return digest if kind_of(digest) == "sha256" else digest_file(self.path(digest), "sha256")
+
     def put(self, arrays: Arrays, precision: Precision = "fp32", *, labels: bool = False) -> Blob:
         """Write arrays durably under their digest; ``labels`` writes them as soft labels."""
         with report_disk_errors(self.partial):
-            path, spare = self.partial / "writing", self._spares.take
-            return self._keep(write_arrays(path, arrays, precision, labels=labels, durable=True, spare=spare))
+            path, spare, digest = self.partial / "writing", self._spares.take, self._digest
+            written = write_arrays(path, arrays, precision, digest=digest, labels=labels, durable=True, spare=spare)
+            return self._keep(written)
 
     def put_patch(self, arrays: Arrays, patch: Patch, precision: Precision) -> Blob:
         """Write a patch of ``arrays`` durably under its digest."""
         with report_disk_errors(self.partial):
-            return self._keep(write_patch(self.partial / "writing", arrays, patch, precision))
+            return self._keep(write_patch(self.partial / "writing", arrays, patch, precision, self._digest))
 
     def _keep(self, written: Blob) -> Blob:
         target = self.path(written.digest)
@@ -224,7 +235,6 @@ class BlobStore:
     def close(self) -> None:
         """Close the replies, and delete the spare files; what cannot be deleted, the next start deletes."""
         self.replies.close()
-        self._hasher.close()
         with suppress(OSError):
             self._spares.clear()
 
@@ -234,5 +244,5 @@ def _name_of(event: Replied) -> str:
 
 
 def find_damage(path: Path, digest: str) -> str | None:
-    """Return how a file differs from its SHA-256 ``digest``, in words; None if it is intact."""
+    """Return how a file differs from its ``digest``, in words; None if it is intact."""
     return ReplyPlace(path).find_damage(digest)

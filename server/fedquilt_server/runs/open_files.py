@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from fedquilt_common.errors import NoGlobalModelError, RunFolderError
+from fedquilt_common.files.digests import digest_stream, kind_of
+from fedquilt_common.wire.message_base import DIGEST_PATTERN
 from fedquilt_server.runs.blob_store import BLOBS
 from fedquilt_server.runs.journal import peek_model
 from fedquilt_server.status.run_file_names import JOURNAL, MODEL
 
-_DIGEST: Final = re.compile("[0-9a-f]{64}")
+_DIGEST: Final = re.compile(DIGEST_PATTERN)
 _TRIES: Final = 5
 """A try fails only if a whole round finishes between reading the journal and opening the file that it names."""
 
@@ -24,12 +26,12 @@ class NewestModel:
     """The global model after the last finished round.
 
     Attributes:
-        digest: SHA-256 of the content.
+        sha256: digest of the content, in hex.
         file: safetensors with floats in fp32. It is open, so it stays whole while later rounds replace it on disk.
     """
 
     round: int
-    digest: str
+    sha256: str
     file: BinaryIO
 
 
@@ -44,12 +46,12 @@ def open_model(folder: Path) -> NewestModel:
         number, digest = _find_model(folder)
         for path in (folder / BLOBS / digest, folder / MODEL):  # the latter in a copy of a run without its blobs
             try:
-                model = NewestModel(number, digest, open_regular(path))
+                file = open_regular(path)
             except FileNotFoundError:
                 continue
-            if _has_numbers(model.file):
-                return model
-            model.file.close()
+            if _has_numbers(file):
+                return NewestModel(number, _read_sha256(file, digest), file)
+            file.close()
             raise NoGlobalModelError(
                 "The algorithm has no global model: each client keeps its own. "
                 "`fedquilt memory export` on a board exports them"
@@ -64,6 +66,15 @@ def _find_model(folder: Path) -> tuple[int, str]:
     if not _DIGEST.fullmatch(digest):  # a damaged journal must not name a file outside of the folder
         raise RunFolderError("The journal names no model for its last round: it is damaged")
     return number, digest
+
+
+def _read_sha256(file: BinaryIO, digest: str) -> str:
+    """Return the SHA-256 of an open file, which its ``digest`` may be."""
+    if kind_of(digest) == "sha256":
+        return digest
+    found = digest_stream(file, "sha256")
+    file.seek(0)
+    return found
 
 
 def _has_numbers(file: BinaryIO) -> bool:

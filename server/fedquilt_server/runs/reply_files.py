@@ -6,7 +6,6 @@ rename, to open and to delete it. All small replies that have arrived become dur
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Collection, Iterator
@@ -15,16 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from fedquilt_common.files.digests import digest_file, digest_of, kind_of
 from fedquilt_common.files.durable import sync, write_all
 from fedquilt_common.process.background_thread import BackgroundThread
 from fedquilt_common.types import ClientId
-from fedquilt_common.wire.chunks import digest_file
 from fedquilt_common.wire.codec import FileArrays
+from fedquilt_common.wire.message_base import DIGEST_PATTERN
 
 _SEGMENT: Final = re.compile(r"segment-(\d+)")
 _ENTRY_BYTES: Final = 128
 """Bytes before each reply in a segment: its name and its size."""
-_ENTRY: Final = re.compile(rb"reply (\d{1,9}-\d{1,9}\.\d{1,9}-[0-9a-f]{64}) (\d{1,12}) *\n")
+_ENTRY: Final = re.compile(rb"reply (\d{1,9}-\d{1,9}\.\d{1,9}-" + DIGEST_PATTERN.encode() + rb") (\d{1,12}) *\n")
 _ALIGNMENT: Final = 64
 _sync_data: Final = getattr(os, "fdatasync", os.fsync)  # macOS has only fsync
 _WAITING: Final = 64
@@ -49,7 +49,7 @@ class ReplyPlace:
     size: int | None = None
 
     def find_damage(self, digest: str) -> str | None:
-        """Return how the bytes differ from their SHA-256 ``digest``, in words; None if they are intact."""
+        """Return how the bytes differ from their ``digest``, in words; None if they are intact."""
         try:
             self._verify(digest)
         except DamageError as damage:
@@ -63,7 +63,7 @@ class ReplyPlace:
             intact: a file of its own that was verified a moment ago is not verified again.
 
         Raises:
-            DamageError: the bytes do not have the SHA-256 ``digest``, or cannot be read.
+            DamageError: the bytes do not have the ``digest``, or cannot be read.
             PayloadError: the bytes are no container.
         """
         content = None if intact and self.size is None else self._verify(digest)
@@ -72,12 +72,12 @@ class ReplyPlace:
     def _verify(self, digest: str) -> bytes | None:
         """Return the bytes of a reply in a segment, which are intact; None for a reply with a file of its own."""
         try:
-            content = None if self.size is None else self.read()
-            found = digest_file(self.path) if content is None else hashlib.sha256(content).hexdigest()
+            content, kind = None if self.size is None else self.read(), kind_of(digest)
+            found = digest_file(self.path, kind) if content is None else digest_of(content, kind)
         except OSError as error:
             raise DamageError(f"cannot be read: {error.strerror}") from None
         if found != digest:
-            raise DamageError("is damaged: its content does not have the SHA-256 of its name")
+            raise DamageError("is damaged: its content does not have the digest of its name")
         return content
 
     def read(self) -> bytes:

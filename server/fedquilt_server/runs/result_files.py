@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from fedquilt_common.error_messages import RESUME
 from fedquilt_common.errors import AlgorithmError, PayloadError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.files.digests import digest_file
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably, write_atomically
 from fedquilt_common.files.yaml_text import load_yaml, read_text
@@ -28,7 +29,7 @@ from fedquilt_common.learning_tasks.metrics import (
 )
 from fedquilt_common.rejections import first_problem, list_problems
 from fedquilt_common.types import Arrays
-from fedquilt_common.wire.chunks import Blob, digest_file
+from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_server.round.events import Checkpoint, Tally
 from fedquilt_server.runs.journal import Traffic
@@ -300,7 +301,7 @@ def read_model(folder: Path, result: Result) -> Arrays:
     try:
         arrays = FileArrays(path)
         expected = result.final.get("global_sha256")
-        if expected is not None and digest_file(path) != expected:
+        if expected is not None and digest_file(path, "sha256") != expected:
             raise PayloadError("its SHA-256 is not the global_sha256 of result.json")
     except (PayloadError, OSError) as error:
         raise RunFolderError(f"{path}: is damaged: {error}; run the experiment again") from error
@@ -327,7 +328,7 @@ def record_ending(folder: Path, experiment: Experiment, ending: Ending) -> None:
         write_atomically(folder / RESULT, ended.model_dump_json(indent=2) + "\n")
 
 
-def final_row(rounds: Sequence[RoundResult], model_bytes: int, sha256: str) -> dict[str, float | int | str]:
+def final_row(rounds: Sequence[RoundResult], model_bytes: int) -> dict[str, float | int | str]:
     """Return ``final`` of result.json: the last round's scores, the best ones, and totals."""
     final: dict[str, float | int | str] = {
         "rounds": len(rounds),
@@ -336,7 +337,6 @@ def final_row(rounds: Sequence[RoundResult], model_bytes: int, sha256: str) -> d
         "bytes_down": sum(r.bytes_down for r in rounds),
         "bytes_up": sum(r.bytes_up for r in rounds),
         "model_bytes": model_bytes,
-        "global_sha256": sha256,
     }
     for name in _WITH_BEST:
         values = [v for r in rounds if (v := r.value(name)) is not None]

@@ -11,6 +11,7 @@ from typing import Final
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.experiment.experiment import Experiment, dump_experiment
+from fedquilt_common.files.digests import DigestKind, kind_of
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import write_durably
 from fedquilt_common.files.locking import is_locked, lock_folder
@@ -91,7 +92,7 @@ class RunFolder:
             check_mark(path, path / JOURNAL, self.journal.meta("run"), self._last_round())
             if not begun:
                 self.journal.set_meta(_FRESH, "yes")
-            self.blobs = BlobStore(path / BLOBS)
+            self.blobs = BlobStore(path / BLOBS, self._find_digest_kind())
             self.run, self.epoch, self.started_at = self._identify()
             undo.pop_all()
 
@@ -141,6 +142,10 @@ class RunFolder:
     def _last_round(self) -> int:
         last = self.journal.last_checkpoint()
         return last.round if last else 0
+
+    def _find_digest_kind(self) -> DigestKind:
+        last = self.journal.last_checkpoint()
+        return kind_of(last.arrays) if last else "xxh3"
 
     def _identify(self) -> tuple[str, int, float]:
         journal = self.journal

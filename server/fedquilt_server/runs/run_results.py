@@ -52,8 +52,13 @@ def make_result(
         memory=memory,
         model_cut=read_model_cut(folder.journal),
         privacy=privacy_rows(experiment, history.privacy),
-        final=final_row(rounds, size, last.arrays) | highest_peaks(memory),
+        final={**final_row(rounds, size), **_model_digest(folder, last, ending), **highest_peaks(memory)},
     )
+
+
+def _model_digest(folder: RunFolder, last: StoredCheckpoint, ending: Ending) -> dict[str, str]:
+    """Return the SHA-256 of the global model; nothing while the run goes on, so that no round waits for it."""
+    return {} if ending.status == "running" else {"global_sha256": folder.blobs.sha256(last.arrays)}
 
 
 def _training_memory(folder: RunFolder, history: History) -> list[TrainingMemory]:

@@ -69,7 +69,7 @@ def download_routes(bound: LongResponses) -> APIRouter:
         except FedquiltError as error:
             raise HTTPException(404, str(error)) from error
         name = f"{_plain(run.store.current.name) or 'model'}-round-{found.round}.safetensors"
-        return FileDownload(found.file, name, _MODEL, bound, {"etag": f'"{found.digest}"'})
+        return FileDownload(found.file, name, _MODEL, bound, {"etag": f'"{found.sha256}"'})
 
     @router.get(
         "/files/{name}", response_class=Response, responses=_kinds_of(*_KINDS.values()), summary="A file of the run"

@@ -26,10 +26,11 @@ from fedquilt_client import worker_process
 from fedquilt_client.agent import Agent
 from fedquilt_client.settings import AgentSettings
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.files.digests import digest_file
 from fedquilt_common.training_jobs import CheckedFile, Job
 from fedquilt_common.types import Scalar
 from fedquilt_common.wire.broker_url import parse_broker_url
-from fedquilt_common.wire.chunks import Blob, ChunkHeader, digest_file
+from fedquilt_common.wire.chunks import Blob, ChunkHeader
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.message_base import WireMessage
 from fedquilt_common.wire.messages import ReceiptMessage, RunMessage
@@ -281,7 +282,7 @@ class Kit:
         fields = {
             "number": number, "run_file": run_file, "client": client, "round": 1, "exchange": 0, "kind": "train",
             "scalars": scalars, "fingerprint": "f" * 16, "memory": None, "allowed": [],
-            "patches": [CheckedFile(path, digest_file(path)) for path in patches or [self.blob().path]],
+            "patches": [CheckedFile(path, digest_file(path, "xxh3")) for path in patches or [self.blob().path]],
             "reply": self.folder / f"{number}.reply", "memory_out": self.folder / f"{number}.memory", **changes,
         }  # fmt: skip
         return Job.model_validate(fields)

@@ -15,9 +15,9 @@ from fedquilt_client import store as module
 from fedquilt_client.records import StoredReply
 from fedquilt_client.store import AgentStore
 from fedquilt_common.errors import FolderInUseError
+from fedquilt_common.files.digests import digest_file
 from fedquilt_common.files.durable import write_durably
 from fedquilt_common.files.locking import lock_folder
-from fedquilt_common.wire.chunks import digest_file
 from fedquilt_common.wire.messages import RunMessage
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def test_a_round_that_is_begun_again_begins_from_the_same_memory(tmp_path: Path)
     drafts = store.drafts(1)
     drafts.reply.write_text("reply")
     drafts.memory.write_text("memory 2.1")
-    store.commit(second, drafts, (2, 0), memory=digest_file(drafts.memory))
+    store.commit(second, drafts, (2, 0), memory=digest_file(drafts.memory, "xxh3"))
     found = {moment: store.memory(CLIENT, moment) for moment in ((1, 0), (2, 0), (2, 1))}
     assert [kept and kept.path.read_text() for kept in found.values()] == ["memory 1", "memory 2", "memory 2.1"]
     commit(store, 2, (1, 0), text="again")

@@ -17,8 +17,9 @@ from fedquilt_client.uploads import (
     Uploads,
 )
 from fedquilt_common.errors import PayloadError
+from fedquilt_common.files.digests import digest_file
 from fedquilt_common.wire.bitmaps import encode_bitmap
-from fedquilt_common.wire.chunks import Blob, ChunkHeader, digest_file
+from fedquilt_common.wire.chunks import Blob, ChunkHeader
 from fedquilt_common.wire.messages import MissingMessage, Outcome, ReceiptMessage
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.topics import Topics
@@ -80,7 +81,7 @@ class Bench:
         path = self.folder / f"{client}-{number}"
         path.write_bytes(content(client, number))
         task = f"task-{number}"
-        return StoredReply("run", client, number, 0, task, path.name, digest_file(path), path.stat().st_size)
+        return StoredReply("run", client, number, 0, task, path.name, digest_file(path, "xxh3"), path.stat().st_size)
 
     def receipt(
         self, reply: StoredReply, outcome: Outcome = "accepted", *, damaged: bool = False, final: bool = True

@@ -23,13 +23,13 @@ from fedquilt_common.datasets.public import digest_of, public_set
 from fedquilt_common.datasets.shares import digest_shares, shares
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Training
+from fedquilt_common.files.digests import digest_file
 from fedquilt_common.files.file_stamp import stamp
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.training_jobs import CheckedFile, Job
-from fedquilt_common.wire.chunks import digest_file
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RunMessage
 from fedquilt_common.worker_lines import DoneLine
@@ -82,7 +82,7 @@ def test_a_fedavg_job_is_the_learners_work_on_the_clients_share(kit: Kit, model:
     run = kit.run(seed=11, **FEDAVG)
     job = kit.job(run, 2, [model], round=5, exchange=1)
     told = done(job)
-    assert (told.digest, told.size, told.memory) == (digest_file(job.reply), job.reply.stat().st_size, None)
+    assert (told.digest, told.size, told.memory) == (digest_file(job.reply, "xxh3"), job.reply.stat().st_size, None)
     data = load_dataset("digits")
     own = data.train.take(shares(experiment_of(run), data)[2].train)
     expected = learner(run).train(FileArrays(model), own, seed=derive_seed(11, 5, 1, 2))
@@ -124,7 +124,7 @@ def test_a_reply_may_be_written_over_a_spare_file(kit: Kit, size: int | None) ->
     if size is not None:
         (kit.folder / "spare").write_bytes(bytes(size))
     told = done(job)
-    assert (told.digest, told.size) == (digest_file(job.reply), job.reply.stat().st_size)
+    assert (told.digest, told.size) == (digest_file(job.reply, "xxh3"), job.reply.stat().st_size)
     assert not (kit.folder / "spare").exists()
 
 

@@ -25,7 +25,7 @@ from fedquilt_client.worker_pool import (
     JobRestarted,
     WorkerPool,
 )
-from fedquilt_common.wire.chunks import digest_file
+from fedquilt_common.files.digests import digest_file
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader
 
@@ -44,7 +44,7 @@ def test_a_job_is_done(driver: Driver, kit: Kit) -> None:
     assert isinstance(event, JobFinished)
     assert event.job == job
     assert not event.result.memory
-    assert (event.result.digest, event.result.size) == (digest_file(job.reply), job.reply.stat().st_size)
+    assert (event.result.digest, event.result.size) == (digest_file(job.reply, "xxh3"), job.reply.stat().st_size)
     reply = FileArrays(job.reply)
     for name, x in FileArrays(kit.blob().path).items():
         assert np.array_equal(reply[name], x + np.float32(0.5))
@@ -215,7 +215,7 @@ def test_what_a_library_prints_does_no_harm(driver: Driver, kit: Kit) -> None:
     driver.pool.submit(job)
     event = driver.next()
     assert isinstance(event, JobFinished)
-    assert event.result.digest == digest_file(job.reply)
+    assert event.result.digest == digest_file(job.reply, "xxh3")
 
 
 def test_a_job_that_fails_says_why_and_the_next_is_done(driver: Driver, kit: Kit) -> None:

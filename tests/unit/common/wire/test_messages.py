@@ -38,6 +38,8 @@ from fedquilt_common.wire.round_messages import PatchMessage, RoundMessage, Slic
 
 GOLDEN = json.loads((Path(__file__).parents[3] / "golden" / "messages.json").read_text(encoding="utf-8"))
 A, B = "0a" * 32, "ff" * 32
+XXH3 = "00112233445566778899aabbccddeeff"
+HEADERS = {"ChunkHeader with SHA-256": XXH3 * 2, "ChunkHeader with XXH3": XXH3}
 REPLY: dict[str, Any] = {"run": "digits-1", "client": 3, "round": 2, "exchange": 0}
 TASK = TaskMessage(clients=[3, 4], kind="train", patches=[1, 0], scalars={"mu": 0.5, "n": 1, "ok": True, "s": "x"})
 ROUND = RoundMessage(
@@ -138,13 +140,14 @@ def test_every_message_is_pinned() -> None:
         if isinstance(kind, type) and issubclass(kind, WireMessage)
     }
     assert found - {"WireMessage"} == set(SAMPLES)
-    assert set(GOLDEN) == {*SAMPLES, "fingerprint", "ChunkHeader"}
+    assert set(GOLDEN) == {*SAMPLES, "fingerprint", *HEADERS}
 
 
-def test_golden_chunk_header() -> None:
-    header = ChunkHeader("00112233445566778899aabbccddeeff" * 2, index=2, count=3, size=700_000)
-    assert header.encode().hex() == GOLDEN["ChunkHeader"]
-    assert ChunkHeader.decode(bytes.fromhex(GOLDEN["ChunkHeader"])) == header
+@pytest.mark.parametrize("name", HEADERS)
+def test_golden_chunk_headers(name: str) -> None:
+    header = ChunkHeader(HEADERS[name], index=2, count=3, size=700_000)
+    assert header.encode().hex() == GOLDEN[name]
+    assert ChunkHeader.decode(bytes.fromhex(GOLDEN[name])) == header
 
 
 def test_scalars_keep_their_types() -> None:

@@ -182,4 +182,4 @@ def test_a_head_that_was_changed_on_the_way_is_found_out(tmp_path: Path) -> None
 
     event = send(tmp_path, GOOD, spoil=spoil)
     assert isinstance(event, Rejected)
-    assert "SHA-256" in event.reason
+    assert "announced digest" in event.reason

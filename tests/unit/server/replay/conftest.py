@@ -16,6 +16,8 @@ from fedquilt_server.replay.recording import Recording
 from fedquilt_server.replay.replay import ReplaySettings, replay_run
 from fedquilt_server.replay.report import ReplayReport
 from fedquilt_server.runs.reply_files import ReplyFiles, ReplyPlace
+from fedquilt_server.runs.run import ActiveRun
+from fedquilt_server.runs.run_folder import RunFolder
 from fedquilt_server.simulate.plan import make_plan
 from fedquilt_server.simulate.simulate import run_simulation
 from fedquilt_server.tools.bench import bench_experiment
@@ -73,6 +75,16 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def kit(recorded: Path, tmp_path: Path) -> Kit:
     return Kit(Path(shutil.copytree(recorded, tmp_path / "run")), tmp_path / "work")
+
+
+@pytest.fixture
+def old_kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kit:
+    """A run that an earlier version has begun, which had SHA-256 for all digests."""
+    experiment, folder = bench_experiment(1, 2, 0.001, ROUNDS), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "_find_digest_kind", lambda _: "sha256")
+        ActiveRun(experiment, folder, resume=False).folder.release()
+    return Kit(_record(experiment, folder), tmp_path / "work")
 
 
 @pytest.fixture

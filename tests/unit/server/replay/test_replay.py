@@ -17,7 +17,7 @@ from tests.support import warm
 from tests.unit.server.replay.conftest import ROUNDS, Kit, overwrite
 
 from fedquilt_common.errors import RunFolderError
-from fedquilt_common.wire.chunks import digest_file
+from fedquilt_common.files.digests import digest_file, kind_of
 from fedquilt_server.replay import engine
 from fedquilt_server.replay.replay import ReplaySettings
 from fedquilt_server.replay.replies import ReplyMaker
@@ -34,7 +34,7 @@ def counts(kit: Kit, settings: ReplaySettings | None = None) -> list[tuple[int, 
     """Replay; returns the replies of each round that are equal, trained and kept."""
     report = kit.replay(settings)
     assert report.difference is None
-    assert report.model_sha256 == report.recorded_sha256 == digest_file(kit.run / "global.safetensors")
+    assert report.model_sha256 == report.recorded_sha256 == digest_file(kit.run / "global.safetensors", "sha256")
     assert [row.state_equal for row in report.rounds] == [True] * ROUNDS
     return [(row.equal, row.trained, row.kept) for row in report.rounds]
 
@@ -61,10 +61,16 @@ def test_only_clients_whose_replies_are_not_all_kept_are_trained_again(kit: Kit)
     assert counts(kit) == [(3, 1, 2)] * ROUNDS
 
 
+def test_a_run_of_an_earlier_version_goes_on_and_is_replayed_with_its_digests(old_kit: Kit) -> None:
+    with closing(Journal(old_kit.run / "journal.sqlite")) as journal:
+        assert {kind_of(one.arrays) for one in journal.checkpoints()} == {"sha256"}
+    assert counts(old_kit, RETRAIN) == [(2, 2, 0)] * ROUNDS
+
+
 def test_the_run_folder_stays_as_it_is(kit: Kit) -> None:
     def contents() -> dict[Path, str]:
         files = [path for path in kit.run.rglob("*") if path.is_file() and "journal.sqlite-" not in path.name]
-        return {path: digest_file(path) for path in files}
+        return {path: digest_file(path, "sha256") for path in files}
 
     before = contents()
     kit.replay()
@@ -89,7 +95,7 @@ def test_another_algorithm_gives_other_replies(kit: Kit) -> None:
     journal.close()
     report = kit.replay(RETRAIN)
     assert report.difference is not None
-    assert "its SHA-256 is" in report.difference
+    assert "its digest is" in report.difference
     assert not report.identical
 
 

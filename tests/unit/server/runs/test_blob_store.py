@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import resource
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedquilt_common.errors import PayloadError, RunFolderError
+from fedquilt_common.files.digests import digest_of
 from fedquilt_common.types import Precision
 from fedquilt_common.wire.chunks import Assembly, ChunkHeader
 from fedquilt_server.round.events import Replied
@@ -38,7 +38,7 @@ def reply(client: int = 3, digest: str = "cd" * 32) -> Replied:
 
 def test_a_blob_is_named_by_what_is_in_it(store: BlobStore) -> None:
     blob = store.put(ARRAYS)
-    assert hashlib.sha256(blob.path.read_bytes()).hexdigest() == blob.digest == blob.path.name
+    assert digest_of(blob.path.read_bytes(), "xxh3") == blob.digest == blob.path.name
     assert blob.size == blob.path.stat().st_size
     assert store.blob(blob.digest) == blob
     found = store.arrays(blob.digest)
@@ -81,7 +81,7 @@ def test_a_blob_with_a_flipped_bit_is_named_with_a_remedy(store: BlobStore) -> N
     content = bytearray(blob.path.read_bytes())
     content[-1] ^= 1
     blob.path.write_bytes(content)
-    remedy = r"its content does not have the SHA-256 of its name\. Restore the file from a backup"
+    remedy = r"its content does not have the digest of its name\. Restore the file from a backup"
     with pytest.raises(RunFolderError, match=f"{blob.digest} is damaged: {remedy}"):
         store.blob(blob.digest)
     assert store.put(ARRAYS) == store.blob(blob.digest)

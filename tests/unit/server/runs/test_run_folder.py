@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import os
 import sqlite3
@@ -23,7 +24,7 @@ from fedquilt_server.runs.journal import Traffic
 from fedquilt_server.runs.reply_files import reply_name
 from fedquilt_server.runs.run import ActiveRun, SavedRound
 from fedquilt_server.runs.run_folder import inspect_folder
-from fedquilt_server.status.results import Result
+from fedquilt_server.status.results import Ending, Result
 from fedquilt_server.status.snapshot import BoardStatus
 from fedquilt_server.tools.bench import bench_experiment
 
@@ -170,8 +171,10 @@ def test_a_checkpoint_lets_go_of_replies_and_old_states(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
         start(run)
         play_round(run, 1.0)
-        blobs = [path.name for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
-        assert blobs == [run.result().final["global_sha256"]]
+        (blob,) = (path for path in (tmp_path / "blobs").rglob("*") if path.is_file())
+        assert "global_sha256" not in run.result().final
+        run.end(Ending(status="stopped"), BOARDS)
+        assert hashlib.sha256(blob.read_bytes()).hexdigest() == run.result().final["global_sha256"]
 
 
 def test_a_missing_reply_is_named_when_the_run_goes_on(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_the_best_value_of_an_error_is_the_least() -> None:
         {"r2": 0.1, "mae": 3.0, "personal_r2": 0.3}, {"r2": 0.3, "mae": 2.0, "personal_r2": 0.2},
         {"r2": 0.2, "mae": 2.5, "personal_r2": 0.1},
     ), 1)]  # fmt: skip
-    final = final_row(rows, 0, "")
+    final = final_row(rows, 0)
     assert [final[name] for name in ("r2", "best_r2", "mae", "best_mae", "best_personal_r2")] == [
         0.2,
         0.3,
