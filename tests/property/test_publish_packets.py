@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import socket
 import struct
+from contextlib import closing
 from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paho.mqtt._packet import decode_puback, decode_publish
-from paho.mqtt.enums import MQTTProtocolVersion
+from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from fedquilt_common.wire.mqtt_client import CountingClient
 from fedquilt_common.wire.publish_packets import PackedProperties, PublishHead, is_success, parse_head
 
 TOPIC: Final = "fedquilt/v1/lab/round"
@@ -38,6 +42,42 @@ def packet(properties: bytes, payload: bytes = b"payload", qos: int = 1, topic: 
 def test_properties_are_packed_as_paho_packs_them(expiry: int, header: bytes) -> None:
     values = {"MessageExpiryInterval": expiry, **({"CorrelationData": header} if header else {})}
     assert PackedProperties(expiry, header).pack() == paho_properties(**values)
+
+
+def queued(kind: type[Client], *publication: object) -> Any:
+    """Return the packet that a client queues for a publication."""
+    client: Any = kind(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
+    with closing(socket.socket()) as client._sock:
+        client._send_publish(*publication)
+    client._sock = None
+    return client._out_packet.pop()["packet"]
+
+
+@given(
+    st.text(min_size=1, max_size=200), st.binary(max_size=300), st.integers(0, 2), st.booleans(), st.booleans(),
+    st.none() | HEADERS, st.lists(st.integers(1, 200)),
+)  # fmt: skip
+def test_publications_are_packed_as_paho_packs_them(
+    topic: str, payload: bytes, qos: int, retained: bool, again: bool, header: bytes | None, sent: list[int]
+) -> None:
+    """In whatever pieces the socket takes them."""
+    given = (
+        7,
+        topic.encode(),
+        payload,
+        qos,
+        retained,
+        again,
+        None,
+        None if header is None else PackedProperties(60, header),
+    )
+    packet, expected = queued(CountingClient, *given), queued(Client, *given)
+    assert len(packet) == len(expected)
+    pieces, at = [], 0
+    while at < len(packet):
+        pieces.append(packet[at:][: sent.pop() if sent else None])
+        at += len(pieces[-1])
+    assert b"".join(pieces) == expected
 
 
 @given(EXPIRIES | st.none(), HEADERS, st.binary(max_size=300), st.sampled_from([0, 1]), st.booleans(), st.booleans())

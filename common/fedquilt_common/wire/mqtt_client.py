@@ -16,7 +16,7 @@ from paho.mqtt.exception import MalformedPacket
 
 from fedquilt_common.wire.discovery import open_connection
 from fedquilt_common.wire.mqtt_limits import LARGE_PAYLOAD
-from fedquilt_common.wire.publish_packets import PublishHead, is_success, parse_head
+from fedquilt_common.wire.publish_packets import PublishHead, PublishPacket, is_success, parse_head
 from fedquilt_common.wire.read_ahead import Ignores, PacketLengthError, ReadAhead
 from fedquilt_common.wire.tls import TlsContext, secure_socket
 
@@ -158,16 +158,24 @@ class CountingClient(Client):
             self.on_acknowledgement(mid)
             return self._update_inflight()
 
-    def _packet_queue(
+    def _send_publish(
         self,
-        command: int,
-        packet: bytes | bytearray,
         mid: int,
-        qos: int,
+        topic: bytes,
+        payload: bytes | bytearray = b"",
+        qos: int = 0,
+        retain: bool = False,
+        dup: bool = False,
         info: MQTTMessageInfo | None = None,
+        properties: Any = None,
     ) -> MQTTErrorCode:
-        # paho sends a slice of what is left: of a view this is no copy
-        return super()._packet_queue(command, cast("bytes", memoryview(packet)), mid, qos, info)
+        """Queue a publication; paho would copy its payload."""
+        if self._sock is None:
+            return MQTTErrorCode.MQTT_ERR_NO_CONN
+        first = MessageType.PUBLISH | dup << 3 | qos << 1 | retain
+        packed = b"\0" if properties is None else properties.pack()
+        packet: Any = PublishPacket(first, topic, mid if qos else 0, packed, payload)
+        return self._packet_queue(MessageType.PUBLISH, packet, mid, qos, info)
 
     def _sock_send(self, buf: bytes | bytearray) -> int:
         sent = super()._sock_send(buf)

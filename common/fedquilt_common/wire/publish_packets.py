@@ -73,6 +73,30 @@ class PackedProperties:
         return self._packed
 
 
+class PublishPacket:
+    """A packet to send, whose payload is not copied: a slice from a byte on is a view of head or payload.
+
+    Args:
+        first: the packet's first byte.
+        topic: as UTF-8.
+        mid: packet identifier; 0 for QoS 0, which has none.
+        properties: packed, after their length.
+        payload: what follows the head.
+    """
+
+    def __init__(self, first: int, topic: bytes, mid: int, properties: bytes, payload: bytes | bytearray) -> None:
+        named = struct.pack(">H", len(topic)) + topic + (struct.pack(">H", mid) if mid else b"") + properties
+        self._head = memoryview(bytes([first]) + pack_length(len(named) + len(payload)) + named)
+        self._payload = memoryview(payload)
+
+    def __len__(self) -> int:
+        return len(self._head) + len(self._payload)
+
+    def __getitem__(self, rest: slice) -> memoryview:
+        at = rest.start
+        return self._head[at:] if at < len(self._head) else self._payload[at - len(self._head) :]
+
+
 def is_success(acknowledgement: bytearray) -> bool:
     """Whether the content of a PUBACK says no more than that the broker has the message."""
     return len(acknowledgement) == 2 or (len(acknowledgement) == 3 and acknowledgement[2] < _FAILURE)
