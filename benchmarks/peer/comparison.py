@@ -36,7 +36,7 @@ class Case:
     megabytes: float = 0.0
 
 
-CASES = (Case("0.1 MB", 6, 0.1), Case("45 MB", 5, 45), Case("simulation", 10))
+CASES = (Case("0.1 MB", 10, 0.1), Case("45 MB", 10, 45), Case("simulation", 10))
 
 
 @dataclass(frozen=True)
