@@ -33,7 +33,7 @@ class StoredReply:
     Attributes:
         task: fingerprint of the task that it answers.
         file: name below the client's folder.
-        digest: digest of the file, in hex.
+        digest: of the file, in hex.
         size: bytes of the file.
         head: length in bytes of the head of soft labels.
         clients: whose replies it has, if it is a partial sum; it travels as the reply of the first one.
@@ -93,7 +93,7 @@ class StoredMemory:
     Attributes:
         after: round and exchange of the reply.
         file: name below the client's folder; None if the client has no memory.
-        digest: digest of the file, in hex; None if an earlier version of fedquilt wrote it.
+        digest: of the file, in hex; None if an earlier version of fedquilt wrote it.
     """
 
     after: ExchangeId

@@ -174,7 +174,7 @@ class RunStore:
 
         Args:
             since: the client's last reply that counts; the client started from the memory after it.
-            memory: digest of the draft of new private memory; None if the memory is unchanged.
+            memory: the digest of the draft of new private memory; None if the memory is unchanged.
 
         Raises:
             RunFolderError: the client's record is damaged.

@@ -43,8 +43,8 @@ class DoneLine(_LineOfJob):
     """The job is done, and its files are written.
 
     Attributes:
-        digest: digest of the reply, which has ``size`` bytes.
-        memory: digest of the client's new private memory; None if the memory is unchanged.
+        digest: of the reply, which has ``size`` bytes.
+        memory: the digest of the client's new private memory; None if the memory is unchanged.
         head: bytes of the reply that are the head of soft labels.
         memoryless: whether it is sure that the run's clients keep nothing from task to task.
         spent: what the ledger must record before the reply leaves the board; None: nothing.

@@ -22,6 +22,7 @@ from tests.support.recorded_runs import write_boards, write_run
 
 from fedquilt_client.records import COMMITTED, ClientRecord, StoredMemory, StoredReply, write_record
 from fedquilt_common.experiment_file import parse_experiment
+from fedquilt_common.files.digests import DigestKind, digest_of
 from fedquilt_common.types import Arrays
 from fedquilt_common.wire import messages
 from fedquilt_common.wire.bitmaps import encode_bitmap
@@ -130,12 +131,13 @@ def _messages() -> Iterator[tuple[str, bytes]]:
     yield "bitmaps", (20).to_bytes(2, "big") + encode_bitmap({1, 7, 8, 19}, 20).encode()
     yield "index-sets", (16).to_bytes(2, "big") + b"\0" + bytes([0, 0, 2, 0, 0, 5, 0, 0, 7, 0, 0, 16])
     yield "index-sets", (16).to_bytes(2, "big") + b"\xff" + encode_bitmap({1, 3, 5, 7, 9, 11, 13}, 16).encode()
-    yield "chunks", _transfer(b"abcdefghij" * 30, 100)
-    yield "chunks", _transfer(b"x", 100)
+    yield "chunks", _transfer(b"abcdefghij" * 30, 100, "sha256")
+    yield "chunks", _transfer(b"abcdefghij" * 30, 100, "xxh3")
+    yield "chunks", _transfer(b"x", 100, "xxh3")
 
 
-def _transfer(payload: bytes, chunk: int) -> bytes:
-    headers = Blob(Path("x"), hashlib.sha256(payload).hexdigest(), len(payload)).headers(chunk)
+def _transfer(payload: bytes, chunk: int, kind: DigestKind) -> bytes:
+    headers = Blob(Path("x"), digest_of(payload, kind), len(payload)).headers(chunk)
     parts = [(header.encode(), payload[header.offset :][: header.length]) for header in headers]
     return b"".join(bytes([len(head)]) + len(body).to_bytes(2, "big") + head + body for head, body in parts)
 

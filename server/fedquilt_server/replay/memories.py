@@ -16,7 +16,7 @@ class Memories:
     A memory is named by the reply after which it holds. Several replies share the file if the memory did not change.
 
     Attributes:
-        after: for each client and reply, the name and the SHA-256 of its memory's file; None for no memory.
+        after: for each client and reply, the name and the digest of its memory's file; None for no memory.
     """
 
     def __init__(self, folder: Path, after: Mapping[tuple[ClientId, ExchangeId], CheckedFile | None]) -> None:

@@ -24,7 +24,7 @@ class ReplayStoppedError(Exception):
 
 @dataclass(frozen=True)
 class FinishedJob:
-    """A job is done and its files are on disk; ``memory`` is the SHA-256 of the client's new private memory, if any."""
+    """A job is done and its files are on disk; ``memory`` is the digest of the client's new private memory, if any."""
 
     job: Job
     memory: str | None
