@@ -81,6 +81,7 @@ class Supervisor:
 
     def memory(self) -> dict[str, Memory]:
         """Return the peak resident memory of each child so far, restarts included."""
+        self._sample_memory()  # a short run may have had its end before a watch that samples
         return {name: child.memory for name, child in self._children.items()}
 
     def restarts(self) -> dict[str, int]:
@@ -106,7 +107,8 @@ class Supervisor:
         Raises:
             RunFailedError: a child fails at each start, or with an exit code that a restart would only repeat.
         """
-        self._sample_memory()
+        if time.monotonic() - self._sampled >= SAMPLE_SECONDS:
+            self._sample_memory()
         for child in list(self._children.values()):
             code = child.process.poll()
             if code is None:
@@ -117,11 +119,10 @@ class Supervisor:
         return False
 
     def _sample_memory(self) -> None:
-        if time.monotonic() - self._sampled >= SAMPLE_SECONDS:
-            self._sampled = time.monotonic()
-            running = {child.process.pid: child for child in self._children.values() if child.process.pid is not None}
-            servers = {pid for pid, child in running.items() if child.spec.role == "fork server"}
-            self._sampler.sample({pid: child.memory for pid, child in running.items()}, servers)
+        self._sampled = time.monotonic()
+        running = {child.process.pid: child for child in self._children.values() if child.process.pid is not None}
+        servers = {pid for pid, child in running.items() if child.spec.role == "fork server"}
+        self._sampler.sample({pid: child.memory for pid, child in running.items()}, servers)
 
     def _restart(self, child: _Child, code: int) -> None:
         failed = code not in KILLED and time.monotonic() - child.started < SHORT_LIFE
