@@ -114,6 +114,7 @@ def run_simulation(
             raise _end_failed_run(plan, children, error, should_stop, report) from None
         if not ended and not inspect_folder(plan.folder).finished:
             return None
+        children.sample_memory()  # they may all have done their work since the last look
         memory, restarts = children.memory(), children.restarts()
     return SimulationResult(read_ended(plan), memory, restarts)
 

@@ -81,7 +81,6 @@ class Supervisor:
 
     def memory(self) -> dict[str, Memory]:
         """Return the peak resident memory of each child so far, restarts included."""
-        self._sample_memory()  # a short run may have had its end before a watch that samples
         return {name: child.memory for name, child in self._children.items()}
 
     def restarts(self) -> dict[str, int]:
@@ -108,7 +107,7 @@ class Supervisor:
             RunFailedError: a child fails at each start, or with an exit code that a restart would only repeat.
         """
         if time.monotonic() - self._sampled >= SAMPLE_SECONDS:
-            self._sample_memory()
+            self.sample_memory()
         for child in list(self._children.values()):
             code = child.process.poll()
             if code is None:
@@ -118,7 +117,8 @@ class Supervisor:
             self._restart(child, code)
         return False
 
-    def _sample_memory(self) -> None:
+    def sample_memory(self) -> None:
+        """Look at the memory of all children; ``watch`` does it now and then."""
         self._sampled = time.monotonic()
         running = {child.process.pid: child for child in self._children.values() if child.process.pid is not None}
         servers = {pid for pid, child in running.items() if child.spec.role == "fork server"}
