@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent import futures
-from types import TracebackType
 
 
 class BackgroundThread:
     """Does jobs one after another in a thread of its own, which the first job starts. For one caller.
 
-    Only jobs that leave the interpreter save time, such as syncing a file and hashing many bytes.
+    Only jobs that leave the interpreter save time, such as syncing a file.
 
     Args:
         name: name of the thread.
@@ -22,12 +21,6 @@ class BackgroundThread:
         self._most = most
         self._pool: futures.ThreadPoolExecutor | None = None
         self._begun: list[futures.Future[None]] = []
-
-    def __enter__(self) -> BackgroundThread:
-        return self
-
-    def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
-        self.close()
 
     @property
     def is_done(self) -> bool:

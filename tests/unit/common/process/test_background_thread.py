@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -36,7 +37,7 @@ def work() -> Iterator[Work]:
 
 @pytest.fixture
 def thread(work: Work) -> Iterator[BackgroundThread]:
-    with BackgroundThread("test", 2) as made:
+    with closing(BackgroundThread("test", 2)) as made:
         yield made
         work.go.set()
 
