@@ -30,7 +30,7 @@ from fedquilt_common.rejections import first_problem
 from fedquilt_common.types import Examples
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.data_messages import FileAddress
-from fedquilt_common.wire.message_base import MAX_CLIENTS, Big, Digest
+from fedquilt_common.wire.message_base import MAX_CLIENTS, Big, Sha256
 
 MANIFEST: Final = "manifest.json"
 PUBLIC_FILE, TEST_FILE = "public.safetensors", "test.safetensors"
@@ -58,7 +58,7 @@ class ShardFile:
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-    digest: Digest
+    digest: Sha256
     size: Big
     url: Annotated[FileAddress, AfterValidator(_check_address)] = ""
 

@@ -12,10 +12,9 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from fedquilt_common.experiment.section import MOST, Count, Section, validation_error
 from fedquilt_common.rejections import Problem
-from fedquilt_common.wire.message_base import MAX_CLIENTS
+from fedquilt_common.wire.message_base import MAX_CLIENTS, Sha256
 
 FileName = Annotated[str, Field(min_length=1, max_length=500)]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 _PSEUDO_CLASSES = frozenset({"bins", "clusters", "features"})
 _SCHEME_FIELDS: Mapping[str, frozenset[str]] = {

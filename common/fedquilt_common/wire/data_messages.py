@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fedquilt_common.wire.message_base import MAX_CLIENTS, Big, Digest, MessagePart, Name, Number, WireMessage, Word
+from fedquilt_common.wire.message_base import MAX_CLIENTS, Big, MessagePart, Name, Number, Sha256, WireMessage, Word
 
 NumberType = Annotated[str, Field(pattern=r"^(float32|float64|u?int8|int16|int32|int64|bool)$")]
 """Type of an array's numbers, as numpy names it."""
@@ -23,7 +23,7 @@ class DataFile(MessagePart):
         url: where to download it; null: the coordinator publishes it to the agents that request it.
     """
 
-    digest: Digest
+    digest: Sha256
     size: Big
     url: FileAddress | None = None
 
@@ -67,6 +67,6 @@ class DataRequest(WireMessage):
     """
 
     run: Name
-    digest: Digest
+    digest: Sha256
     first: Number
     count: Annotated[int, Field(ge=1, le=64)]

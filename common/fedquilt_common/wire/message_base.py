@@ -14,6 +14,8 @@ PROTOCOL: Final = 1
 DIGEST_PATTERN: Final = "[0-9a-f]{32}(?:[0-9a-f]{32})?"
 """Regular expression of a digest in hex: an XXH3 of 128 bits, or a SHA-256."""
 Digest = Annotated[str, Field(pattern=f"^{DIGEST_PATTERN}$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""A digest of what comes from elsewhere, or is compared with other machines' own: never an XXH3."""
 Name = Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")]
 MAX_CLIENTS: Final = 400_000
 """Most clients of one agent."""

@@ -18,6 +18,7 @@ from fedquilt_common.wire.message_base import (
     Name,
     Number,
     Reading,
+    Sha256,
     Text,
     WireMessage,
     Word,
@@ -55,8 +56,8 @@ class RunMessage(WireMessage):
 
     run: Name
     experiment: dict[str, Any]
-    partition: Digest | None = None
-    public: Digest | None = None
+    partition: Sha256 | None = None
+    public: Sha256 | None = None
     data: DataMessage | None = None
 
 
@@ -281,7 +282,7 @@ class ReplyHeader(WireMessage):
     metrics: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = Field(
         default_factory=dict, max_length=MAX_METRICS
     )
-    public: Digest | None = None
+    public: Sha256 | None = None
 
 
 class SumHeader(WireMessage):

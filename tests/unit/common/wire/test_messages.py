@@ -150,6 +150,23 @@ def test_golden_chunk_headers(name: str) -> None:
     assert ChunkHeader.decode(bytes.fromhex(GOLDEN[name])) == header
 
 
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        ("RunMessage", '"partition":"%s"'), ("RunMessage", '"public":"%s"'), ("RunMessage", '"digest":"%s"'),
+        ("DataRequest", '"digest":"%s"'), ("ReplyHeader", '"public":"%s"'),
+    ],
+)  # fmt: skip
+def test_samples_are_named_by_sha_256_only(name: str, digest: str) -> None:
+    sample, key = SAMPLES[name], digest.partition(":")[0]
+    text = sample.encode().decode()
+    old = next((digest % one for one in (A, B) if digest % one in text), f"{key}:null")
+    assert old in text
+    parse(type(sample), text.replace(old, digest % A, 1).encode(), "t")
+    with pytest.raises(PayloadError, match="must be 64 hexadecimal digits"):
+        parse(type(sample), text.replace(old, digest % XXH3, 1).encode(), "t")
+
+
 def test_scalars_keep_their_types() -> None:
     read = parse(RoundMessage, ROUND.encode(), "t").tasks[0].scalars
     assert {key: type(value) for key, value in read.items()} == {"mu": float, "n": int, "ok": bool, "s": str}
