@@ -14,7 +14,7 @@ import pytest
 from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.files.digests import digest_of, kind_of
+from fedquilt_common.files.digests import digest_bytes, kind_of
 from fedquilt_common.types import Arrays, Assignments
 from fedquilt_common.wire.bitmaps import decode_bitmap
 from fedquilt_common.wire.chunks import Blob, ChunkHeader
@@ -165,7 +165,7 @@ class Player:
         path = self.folder / f"{self.name}-{patch.digest}"
         if not path.exists():
             content = b"".join(data for _, data in sorted(self._slices.get(patch.digest, {}).items()))
-            if digest_of(content, kind_of(patch.digest)) != patch.digest:
+            if digest_bytes(content, kind_of(patch.digest)) != patch.digest:
                 return None
             path.write_bytes(content)
         return FileArrays(path)

@@ -22,7 +22,7 @@ from tests.support.recorded_runs import write_boards, write_run
 
 from fedquilt_client.records import COMMITTED, ClientRecord, StoredMemory, StoredReply, write_record
 from fedquilt_common.experiment_file import parse_experiment
-from fedquilt_common.files.digests import DigestKind, digest_of
+from fedquilt_common.files.digests import DigestKind, digest_bytes
 from fedquilt_common.types import Arrays
 from fedquilt_common.wire import messages
 from fedquilt_common.wire.bitmaps import encode_bitmap
@@ -137,7 +137,7 @@ def _messages() -> Iterator[tuple[str, bytes]]:
 
 
 def _transfer(payload: bytes, chunk: int, kind: DigestKind) -> bytes:
-    headers = Blob(Path("x"), digest_of(payload, kind), len(payload)).headers(chunk)
+    headers = Blob(Path("x"), digest_bytes(payload, kind), len(payload)).headers(chunk)
     parts = [(header.encode(), payload[header.offset :][: header.length]) for header in headers]
     return b"".join(bytes([len(head)]) + len(body).to_bytes(2, "big") + head + body for head, body in parts)
 

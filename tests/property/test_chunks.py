@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedquilt_common.errors import DamagedTransferError, PayloadError
-from fedquilt_common.files.digests import DigestKind, digest_file, digest_of
+from fedquilt_common.files.digests import DigestKind, digest_bytes, digest_file
 from fedquilt_common.wire.chunks import (
     CHUNK,
     MAX_CHUNKS,
@@ -44,7 +44,7 @@ def folder() -> Iterator[Path]:
 def blob_of(place: Path, payload: bytes, kind: DigestKind = "xxh3") -> Blob:
     path = place / "payload"
     path.write_bytes(payload)
-    return Blob(path, digest_of(payload, kind), len(payload))
+    return Blob(path, digest_bytes(payload, kind), len(payload))
 
 
 def cut(payload: bytes, headers: list[ChunkHeader]) -> dict[int, bytes]:
@@ -223,7 +223,7 @@ PAYLOAD = bytes(range(100))
 
 @pytest.fixture
 def headers() -> list[ChunkHeader]:
-    return Blob(Path("x"), digest_of(PAYLOAD, "xxh3"), 100).headers(40)
+    return Blob(Path("x"), digest_bytes(PAYLOAD, "xxh3"), 100).headers(40)
 
 
 @pytest.mark.parametrize("change", [{"digest": DIGEST}, {"count": 2}, {"size": 101}], ids=str)

@@ -41,7 +41,7 @@ def kind_of(digest: str) -> DigestKind:
     return "xxh3" if len(digest) == _XXH3_DIGITS else "sha256"
 
 
-def digest_of(content: bytes | bytearray | memoryview, kind: DigestKind) -> str:
+def digest_bytes(content: bytes | bytearray | memoryview, kind: DigestKind) -> str:
     """Return the digest of bytes in memory, in hex."""
     found = new_hash(kind)
     found.update(content)
@@ -55,15 +55,28 @@ def digest_file(path: Path, kind: DigestKind) -> str:
         OSError: the file cannot be read.
     """
     with path.open("rb", buffering=0) as file:
-        return digest_stream(file, kind)
+        return _digest_open(file, kind)
 
 
-def digest_stream(file: IO[bytes], kind: DigestKind) -> str:
-    """Return the digest of what is left of an open file, in hex."""
+def _digest_open(file: IO[bytes], kind: DigestKind) -> str:
     found = new_hash(kind)
     while block := file.read(_READ):
         found.update(block)
     return found.hexdigest()
+
+
+def find_sha256(file: IO[bytes], digest: str) -> str:
+    """Return the SHA-256 of an open file, in hex; its ``digest`` may be that already.
+
+    Args:
+        file: is at its start, before and after.
+        digest: of its whole content, of any kind.
+    """
+    if kind_of(digest) == "sha256":
+        return digest
+    found = _digest_open(file, "sha256")
+    file.seek(0)
+    return found
 
 
 def has_digest(path: Path, digest: str) -> bool:

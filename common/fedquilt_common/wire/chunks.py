@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fedquilt_common.errors import DamagedTransferError, PayloadError
-from fedquilt_common.files.digests import digest_file, digest_of, kind_of, new_hash
+from fedquilt_common.files.digests import digest_bytes, digest_file, kind_of, new_hash
 from fedquilt_common.files.durable import replace_durably, start_writing
 from fedquilt_common.wire.bitmaps import ChunkSet
 
@@ -195,7 +195,7 @@ def read_whole(header: ChunkHeader, payload: bytes) -> bytes:
     """
     _check_length(header, payload)
     content = header.head + payload
-    if digest_of(content, kind_of(header.digest)) != header.digest:
+    if digest_bytes(content, kind_of(header.digest)) != header.digest:
         raise DamagedTransferError(_WRONG_DIGEST)
     return content
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from fedquilt_common.errors import RunFolderError
-from fedquilt_common.files.digests import DigestKind, digest_file, kind_of
+from fedquilt_common.files.digests import DigestKind, find_sha256
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably
 from fedquilt_common.files.intact import IntactFiles
@@ -54,8 +54,8 @@ class BlobStore:
 
     Args:
         folder: where they are; it is created.
-        digest: which digest names new blobs. A run of an earlier version goes on with SHA-256: digests are part of a
-            task's fingerprint, so with others its boards would do the open exchange again.
+        digest: which digest names new blobs. A task's fingerprint depends on the digests of its patches. So a run that
+            has begun with SHA-256 must keep it: otherwise, its boards would train again.
     """
 
     def __init__(self, folder: Path, digest: DigestKind = "xxh3") -> None:
@@ -194,8 +194,8 @@ class BlobStore:
 
     def sha256(self, digest: str) -> str:
         """Return the SHA-256 of a blob that ``blob`` has verified."""
-        with report_disk_errors(self.path(digest)):
-            return digest if kind_of(digest) == "sha256" else digest_file(self.path(digest), "sha256")
+        with report_disk_errors(self.path(digest)), self.path(digest).open("rb", buffering=0) as file:
+            return find_sha256(file, digest)
 
     def put(self, arrays: Arrays, precision: Precision = "fp32", *, labels: bool = False) -> Blob:
         """Write arrays durably under their digest; ``labels`` writes them as soft labels."""

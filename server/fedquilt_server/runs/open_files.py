@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from fedquilt_common.errors import NoGlobalModelError, RunFolderError
-from fedquilt_common.files.digests import digest_stream, kind_of
+from fedquilt_common.files.digests import find_sha256
 from fedquilt_common.wire.message_base import DIGEST_PATTERN
 from fedquilt_server.runs.blob_store import BLOBS
 from fedquilt_server.runs.journal import peek_model
@@ -50,7 +50,7 @@ def open_model(folder: Path) -> NewestModel:
             except FileNotFoundError:
                 continue
             if _has_numbers(file):
-                return NewestModel(number, _read_sha256(file, digest), file)
+                return NewestModel(number, find_sha256(file, digest), file)
             file.close()
             raise NoGlobalModelError(
                 "The algorithm has no global model: each client keeps its own. "
@@ -66,15 +66,6 @@ def _find_model(folder: Path) -> tuple[int, str]:
     if not _DIGEST.fullmatch(digest):  # a damaged journal must not name a file outside of the folder
         raise RunFolderError("The journal names no model for its last round: it is damaged")
     return number, digest
-
-
-def _read_sha256(file: BinaryIO, digest: str) -> str:
-    """Return the SHA-256 of an open file, which its ``digest`` may be."""
-    if kind_of(digest) == "sha256":
-        return digest
-    found = digest_stream(file, "sha256")
-    file.seek(0)
-    return found
 
 
 def _has_numbers(file: BinaryIO) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from fedquilt_common.files.digests import digest_file, digest_of, kind_of
+from fedquilt_common.files.digests import digest_bytes, digest_file, kind_of
 from fedquilt_common.files.durable import sync, write_all
 from fedquilt_common.process.background_thread import BackgroundThread
 from fedquilt_common.types import ClientId
@@ -73,7 +73,7 @@ class ReplyPlace:
         """Return the bytes of a reply in a segment, which are intact; None for a reply with a file of its own."""
         try:
             content, kind = None if self.size is None else self.read(), kind_of(digest)
-            found = digest_file(self.path, kind) if content is None else digest_of(content, kind)
+            found = digest_file(self.path, kind) if content is None else digest_bytes(content, kind)
         except OSError as error:
             raise DamageError(f"cannot be read: {error.strerror}") from None
         if found != digest:

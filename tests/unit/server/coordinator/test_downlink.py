@@ -11,7 +11,7 @@ from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
 from fedquilt_common.algorithm_api import Task
 from fedquilt_common.errors import RunFolderError
-from fedquilt_common.files.digests import digest_of
+from fedquilt_common.files.digests import digest_bytes
 from fedquilt_common.types import Arrays, Precision
 from fedquilt_common.wire.chunks import ChunkHeader
 from fedquilt_common.wire.round_messages import RoundMessage
@@ -99,7 +99,7 @@ def test_one_model_is_published_once_for_any_number_of_clients_and_the_manifest_
     (task,) = message.tasks
     assert (task.clients, task.patches, patch.slot) == (list(range(100)), [0], 0)
     content = bench.content(0)
-    assert (digest_of(content, "xxh3"), len(content)) == (patch.digest, patch.size)
+    assert (digest_bytes(content, "xxh3"), len(content)) == (patch.digest, patch.size)
     kept = RoundMessage.model_validate_json(bench.broker.retained[TOPICS.round][0])
     assert kept == message
     assert (kept.run, kept.round, kept.exchange, kept.deadline) == ("run-1", 1, 0, 5.0)
@@ -122,7 +122,7 @@ def test_slots_are_used_again_and_what_is_too_much_is_cleared(bench: Bench) -> N
     bench.downlink.remember(closed, saved)
     message = bench.send(2, c0=model(100, 3.0))
     assert bench.retained == ["round", *slices(0, 1)]
-    assert digest_of(bench.content(0), "xxh3") == message.patches[0].digest
+    assert digest_bytes(bench.content(0), "xxh3") == message.patches[0].digest
     assert bench.downlink.digests == {message.patches[0].digest, saved.digest}
     bench.send(3, c0=model(700, 4.0))
     assert bench.retained == ["round", *slices(0, 3)]
@@ -257,7 +257,7 @@ def test_a_narrow_wire_gets_its_own_blob(bench: Bench, precision: Precision) -> 
     bench.downlink = bench.make(precision)
     message = bench.send(1, c0=arrays)
     assert message.patches[0].size < blob.size * 0.6
-    assert digest_of(bench.content(0), "xxh3") == message.patches[0].digest
+    assert digest_bytes(bench.content(0), "xxh3") == message.patches[0].digest
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedquilt_common.errors import PayloadError, RunFolderError
-from fedquilt_common.files.digests import digest_of
+from fedquilt_common.files.digests import digest_bytes
 from fedquilt_common.types import Precision
 from fedquilt_common.wire.chunks import Assembly, ChunkHeader
 from fedquilt_server.round.events import Replied
@@ -38,7 +38,7 @@ def reply(client: int = 3, digest: str = "cd" * 32) -> Replied:
 
 def test_a_blob_is_named_by_what_is_in_it(store: BlobStore) -> None:
     blob = store.put(ARRAYS)
-    assert digest_of(blob.path.read_bytes(), "xxh3") == blob.digest == blob.path.name
+    assert digest_bytes(blob.path.read_bytes(), "xxh3") == blob.digest == blob.path.name
     assert blob.size == blob.path.stat().st_size
     assert store.blob(blob.digest) == blob
     found = store.arrays(blob.digest)
