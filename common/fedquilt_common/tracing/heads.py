@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from fedquilt_common.submodels.heads import TwoHeads
 from fedquilt_common.tracing.building import build_on_meta
 from fedquilt_common.tracing.head_tracer import find_without_base
 from fedquilt_common.tracing.outputs import example_batch
-from fedquilt_common.tracing.symbolic import trace_graph, used_arrays
+from fedquilt_common.tracing.symbolic import named_arrays, trace_graph, used_arrays
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class FoundHead:
     """The last linear layers of a module, and what follows them.
 
     Attributes:
-        names: of the arrays that the head uses.
+        names: of the arrays that the head uses, all of an array that has several.
         first: name of its first linear layer.
         graph: from the features, which that layer takes, to the model's output.
     """
@@ -47,12 +47,12 @@ def find_heads(module: nn.Module, sample: Tensor | None = None) -> tuple[FoundHe
         UncuttableModelError: the model cannot be traced, and there is no sample, or it does not run on it.
     """
     try:
-        return _heads_in(module, trace_graph(module))
+        found = list(_heads_in(module, trace_graph(module)))
     except UncuttableModelError:
         if sample is None:
             raise
-    found = find_without_base(module, sample)
-    return tuple(FoundHead(frozenset(used_arrays(module, graph.nodes)), first, graph) for first, graph in found)
+        found = find_without_base(module, sample)
+    return tuple(_make_head(module, first, graph) for first, graph in found)
 
 
 def list_heads(build: Callable[[], nn.Module], x: NDArray[Any] | None) -> tuple[tuple[str, ...], ...]:
@@ -76,16 +76,26 @@ def list_heads(build: Callable[[], nn.Module], x: NDArray[Any] | None) -> tuple[
     return tuple(tuple(name for name in module.state_dict() if name in head.names) for head in heads)
 
 
-def _heads_in(module: nn.Module, graph: fx.Graph) -> tuple[FoundHead, ...]:
-    nodes, tensors = list(graph.nodes), module.state_dict(keep_vars=True)
-    found: list[FoundHead] = []
+def _heads_in(module: nn.Module, graph: fx.Graph) -> Iterator[tuple[str, fx.Graph]]:
+    """Yield first layer and graph of the heads, as ``find_without_base`` returns them."""
+    nodes = list(graph.nodes)
     for place in reversed(_linear_layers(module, nodes)):
         base, head = used_arrays(module, nodes[:place]), used_arrays(module, nodes[place:])
-        tied = {id(tensors[name]) for name in base} & {id(tensors[name]) for name in head}
-        if not _is_chain(nodes, place) or tied or not base:
-            break
-        found.append(FoundHead(frozenset(head), str(nodes[place].target), _graph_from(nodes, place)))
-    return tuple(found)
+        if not _is_chain(nodes, place) or base & head or not base:
+            return
+        yield str(nodes[place].target), _graph_from(nodes, place)
+
+
+def _make_head(module: nn.Module, first: str, graph: fx.Graph) -> FoundHead:
+    """Make a head whose graph names each of its arrays by all names that the model has for it.
+
+    A head that used only one of them would leave its numbers in the base under the others.
+    """
+    names, called = used_arrays(module, graph.nodes), named_arrays(module, graph.nodes)
+    with graph.inserting_before(list(graph.nodes)[-1]):
+        for name in sorted(names - called):
+            graph.create_node("get_attr", name)  # its value is not used
+    return FoundHead(frozenset(names), first, graph)
 
 
 def _graph_from(nodes: Sequence[fx.Node], place: int) -> fx.Graph:

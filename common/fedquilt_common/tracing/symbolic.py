@@ -120,7 +120,14 @@ def plain_tensors(module: nn.Module, graph: fx.Graph) -> dict[str, Tensor]:
 
 
 def used_arrays(module: nn.Module, nodes: Iterable[fx.Node]) -> set[str]:
-    """Names of the parameters and buffers that the nodes use."""
+    """All names of the parameters and buffers that the nodes use; an array that layers share has several."""
+    tensors = module.state_dict(keep_vars=True)
+    used = {id(tensors[name]) for name in named_arrays(module, nodes)}
+    return {name for name, tensor in tensors.items() if id(tensor) in used}
+
+
+def named_arrays(module: nn.Module, nodes: Iterable[fx.Node]) -> set[str]:
+    """Names by which the nodes use parameters and buffers."""
     nodes = list(nodes)
     layers = tuple(f"{node.target}." for node in nodes if node.op == "call_module")
     used = {str(node.target) for node in nodes if node.op == "get_attr"}

@@ -122,6 +122,24 @@ def test_a_head_has_all_that_follows_its_first_layer() -> None:
     )  # fmt: skip
 
 
+class Renamed(Dropping):
+    """The last layer is an entry of a list and an attribute of a layer in it; forward uses the first name only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        holder = nn.Sequential(nn.Linear(3, 3))
+        holder.weight = self.last.weight
+        self.parts = nn.ModuleList([holder, self.last])
+        self.register_buffer("mean", self.norm.running_mean)
+
+
+def test_a_head_has_its_arrays_under_all_their_names() -> None:
+    second = {"parts.0.weight", "parts.1.weight", "parts.1.bias"}
+    norm = {f"norm.{name}" for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
+    expected = layers("last") | {"shift"} | second
+    assert heads(Renamed()) == (expected, expected | layers("hidden") | norm | {"mean"})
+
+
 def learner(build: Callable[[], nn.Module], **training: Any) -> TorchLearner:
     return TorchLearner(build, Training(**{"epochs": 1, "batch": 4, "lr": 0.1, **training}), Classification(3))
 
@@ -132,10 +150,11 @@ def data(count: int = 10, width: int = 6) -> Examples:
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_both_heads_answer_on_the_same_features(depth: int) -> None:
-    bench = learner(Dropping)
-    first, other = (to_arrays(Dropping()) for _ in range(2))
-    names = heads(Dropping())[depth - 1]
+@pytest.mark.parametrize("build", [Dropping, Renamed])
+def test_both_heads_answer_on_the_same_features(build: Callable[[], nn.Module], depth: int) -> None:
+    bench = learner(build)
+    first, other = (to_arrays(build()) for _ in range(2))
+    names = heads(build())[depth - 1]
     arranged = add_second_head(first, pick_arrays(other, names))
     one, two = bench.predict(arranged, data(), TwoHeads(depth))
     np.testing.assert_array_equal(one, bench.predict(first, data())[0])
@@ -144,6 +163,8 @@ def test_both_heads_answer_on_the_same_features(depth: int) -> None:
     assert features.x.shape == (10, 8)
     np.testing.assert_allclose(bench.predict(pick_arrays(first, names), features, Head(depth))[0], one, atol=1e-6)
     assert [x.keys() for x in split_second_head(arranged)] == [first.keys(), names]
+    trained = bench.train(arranged, data(), seed=1, loss=sum_of_losses, part=TwoHeads(depth)).arrays
+    assert trained.keys() == arranged.keys()
 
 
 def test_a_detached_head_changes_nothing_but_itself() -> None:
@@ -263,6 +284,14 @@ class BentTied(Bending):
         return out
 
 
+class BentRenamed(Bending):
+    """The last layer has a second name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = self.last
+
+
 BENT: dict[type[nn.Module], list[frozenset[str]]] = {
     Bending: [layers("last") | {"scale", "shift"}, layers("last", "hidden") | {"scale", "shift"}],
     Encoding: [layers("last")],
@@ -270,6 +299,10 @@ BENT: dict[type[nn.Module], list[frozenset[str]]] = {
     BentShortcut: [],
     BentConstant: [],
     BentTied: [layers("last")],
+    BentRenamed: [
+        layers("last", "other") | {"scale", "shift"},
+        layers("last", "other", "hidden") | {"scale", "shift"},
+    ],
 }
 
 
@@ -288,7 +321,9 @@ def test_the_error_about_a_head_names_the_condition_for_constants() -> None:
         bench.head(1)
 
 
-@pytest.mark.parametrize(("build", "depth"), [(Bending, 1), (Bending, 2), (Encoding, 1), (Recurring, 1)])
+@pytest.mark.parametrize(
+    ("build", "depth"), [(Bending, 1), (Bending, 2), (Encoding, 1), (Recurring, 1), (BentRenamed, 1)]
+)
 def test_a_model_with_an_untraceable_base_has_two_heads(build: type[nn.Module], depth: int) -> None:
     bench = replace(learner(build, epochs=2), samples=lambda: data().x)
     first, other = (to_arrays(build()) for _ in range(2))
