@@ -6,7 +6,8 @@ kind, in ``<FEDQUILT_DATA>/harb``: a folder for each volunteer with a text file 
 the activity, such as ``anna/walking-1.txt``. As in figure 3.4, a line has the time in seconds and either three whole
 numbers of the gyroscope, at 10 to 15 Hz, or one of the heart rate, at 2 to 3 Hz. Blanks or commas separate them.
 
-As in the thesis, negative heart rates are noise and left out. The heart rate is interpolated at the gyroscope's times.
+As in the thesis, negative heart rates are noise and left out. The heart rate is interpolated at the gyroscope's times;
+readings of the gyroscope without a heart rate within 5 s are left out, and no window spans them.
 Volunteers are for training or for testing, not both. A copy of the training volunteers' walking, smoothed by a
 Savitzky-Golay filter with the window 11 and the order 5 of figure 3.4, doubles these windows. The thesis does not
 state the length of a window, nor the scale: here it has 150 readings, about 10 s, and each signal is standardised.
@@ -24,7 +25,8 @@ from numpy.typing import NDArray
 
 from fedquilt_common.datasets.blocks import read_whole
 from fedquilt_common.datasets.files import dataset_folder, find_files, open_packed
-from fedquilt_common.datasets.windows import cut_windows, hold_out, split_at_gaps, standardise_channels
+from fedquilt_common.datasets.tables import fit_float32
+from fedquilt_common.datasets.windows import cut_windows, find_nearest, hold_out, split_at_gaps, standardise_channels
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset, Examples
 
@@ -34,6 +36,8 @@ BALANCED: Final = "walking"
 TIMES: Final = 150
 GAP: Final = 1.0
 """Seconds between two readings of the gyroscope; no window spans more."""
+REACH: Final = 5.0
+"""Seconds from a reading of the gyroscope to the nearest heart rate, at most."""
 HELD_OUT: Final = 0.4
 """Part of the volunteers whose windows are for testing: 2,000 of 5,000 windows in Table 3.1."""
 SMOOTHING: Final = (11, 5)
@@ -75,7 +79,9 @@ def load(folder: Path | None = None) -> Dataset:
     test, _ = _collect([one for one in sessions if one.person in held_out], persons, balance=False)
     standardise_channels(train.x, test.x)
     repairs["windows of walking added by the Savitzky-Golay filter"] = int((train.y == 0).sum()) // 2
-    notes = [f"volunteers {', '.join(sorted(held_out))} are the test set"]
+    absent = [activity for label, activity in enumerate(ACTIVITIES) if label not in train.y]
+    notes = [f"there is no window of {activity} to train on" for activity in absent]
+    notes += [f"volunteers {', '.join(sorted(held_out))} are the test set"]
     notes += [f"{count} {what}" for what, count in sorted(repairs.items()) if count]
     return Dataset(NAME, train, test, len(ACTIVITIES), who, f"{NAME}: {'; '.join(notes)}")
 
@@ -120,7 +126,8 @@ def _read_session(path: Path, place: Path, repairs: Counter[str]) -> _WristSessi
     if not heart or not rows["gyroscope"]:
         repairs["sessions without one of the sensors left out"] += 1
         return None
-    parts = split_at_gaps(*_join(np.array(rows["gyroscope"]), np.array(heart)), GAP)
+    times, signals = _join(np.array(rows["gyroscope"]), np.array(heart), repairs)
+    parts = split_at_gaps(times, signals, GAP)
     parts = [part for part in parts if len(part) >= TIMES]
     if not parts:
         repairs[f"sessions too short for a window of {TIMES} readings left out"] += 1
@@ -139,22 +146,29 @@ def _parse(fields: list[str], path: Path, number: int) -> list[float]:
         row = [float(field) for field in fields]
     except ValueError:
         raise DataUnavailableError(f"{path}, line {number}: holds something that is no number; {_FORM}") from None
-    if not np.isfinite(row).all():
-        raise DataUnavailableError(f"{path}, line {number}: holds a number that is not finite; remove the line")
+    if not fit_float32(row).all():
+        raise DataUnavailableError(
+            f"{path}, line {number}: holds a number that is not finite, or too large; remove the line"
+        )
     return row
 
 
-def _join(gyro: NDArray[Any], heart: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-    """Interpolate the heart rate at the gyroscope's times.
+def _join(
+    gyro: NDArray[Any], heart: NDArray[Any], repairs: Counter[str]
+) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+    """Interpolate the heart rate at the gyroscope's times that have one within ``REACH``.
 
     Args:
         gyro: rows of time and three axes, in any order; the first one of each time counts.
         heart: rows of time and rate, in any order.
+        repairs: counts the readings of the gyroscope that are left out.
 
     Returns:
         The times, shape (n,), and the axes and the rate, shape (n, 4).
     """
     times, first = np.unique(gyro[:, 0], return_index=True)
     beats, place = np.unique(heart[:, 0], return_index=True)
-    rate = np.interp(times, beats, heart[place, 1])
-    return times, np.column_stack([gyro[first, 1:], rate]).astype(np.float32)
+    near = np.abs(beats[find_nearest(times, beats)] - times) <= REACH
+    repairs[f"gyroscope readings without a heart rate within {REACH:g} s left out"] += int((~near).sum())
+    rate = np.interp(times[near], beats, heart[place, 1])
+    return times[near], np.column_stack([gyro[first[near], 1:], rate]).astype(np.float32)

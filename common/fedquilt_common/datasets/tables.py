@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedquilt_common.datasets.blocks import read_whole
 from fedquilt_common.datasets.files import open_packed
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset, Examples
+
+_GREATEST: Final = np.float64(np.finfo(np.float32).max)
+
+
+def fit_float32(values: ArrayLike) -> NDArray[np.bool_]:
+    """Return for each number whether it is finite and float32 can hold it, in the shape of ``values``."""
+    numbers = np.asarray(values)
+    held: NDArray[np.bool_] = (numbers >= -_GREATEST) & (numbers <= _GREATEST)  # a NaN is neither
+    return held
 
 
 def read_table(path: Path, columns: int, delimiter: str | None = None) -> NDArray[np.float32]:
@@ -26,7 +36,7 @@ def read_table(path: Path, columns: int, delimiter: str | None = None) -> NDArra
         float32 of shape (n, columns).
 
     Raises:
-        DataUnavailableError: the file is damaged or empty, does not hold finite numbers, or has other columns.
+        DataUnavailableError: the file is damaged or empty, has other columns, or holds numbers that float32 does not.
     """
     return read_numbers(path, columns, delimiter).astype(np.float32)
 
@@ -43,8 +53,8 @@ def read_numbers(path: Path, columns: int, delimiter: str | None = None) -> NDAr
         raise DataUnavailableError(f"{path}: is no table of numbers ({str(error)[:200]}); fetch it again") from None
     if table.shape[1] != columns:
         raise DataUnavailableError(f"{path}: has {table.shape[1]} columns instead of {columns}; fetch it again")
-    if not np.isfinite(table).all():
-        raise DataUnavailableError(f"{path}: holds numbers that are not finite; fetch it again")
+    if not fit_float32(table).all():
+        raise DataUnavailableError(f"{path}: holds numbers that are not finite, or too large; fetch it again")
     return table
 
 

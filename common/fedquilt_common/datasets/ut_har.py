@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.datasets.archives import PublishedFile, read_files
 from fedquilt_common.datasets.files import dataset_folder
+from fedquilt_common.datasets.tables import fit_float32
 from fedquilt_common.datasets.windows import HALF_SHARED, cut_windows, hold_out, standardise_channels
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset, Examples
@@ -101,8 +102,10 @@ def _read_array(file: PublishedFile) -> NDArray[Any]:
         array: NDArray[Any] = np.load(io.BytesIO(file.data), allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         raise DataUnavailableError(f"{file.where}: is no NumPy file ({error}); fetch it again") from None
-    if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
-        raise DataUnavailableError(f"{file.where}: holds values that are not finite numbers; fetch it again")
+    if array.dtype.kind not in "iuf" or not fit_float32(array).all():
+        raise DataUnavailableError(
+            f"{file.where}: holds values that are not finite numbers, or too large; fetch it again"
+        )
     return array
 
 
@@ -223,7 +226,7 @@ def _read_packets(file: PublishedFile) -> NDArray[np.float64]:
     if file.data.strip():
         with contextlib.suppress(ValueError):
             rows: NDArray[np.float64] = np.loadtxt(io.BytesIO(file.data), delimiter=",", ndmin=2, comments=None)
-            if rows.shape[1] == _COLUMNS and np.isfinite(rows).all():
+            if rows.shape[1] == _COLUMNS and fit_float32(rows).all():
                 return rows
     lines = file.data.splitlines()
     line = next((number for number, words in enumerate(lines, 1) if not _is_packet(words)), 1)
@@ -235,4 +238,4 @@ def _is_packet(words: bytes) -> bool:
         values = [float(field) for field in words.split(b",")]
     except ValueError:
         return False
-    return len(values) == _COLUMNS and bool(np.isfinite(values).all())
+    return len(values) == _COLUMNS and bool(fit_float32(values).all())

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.datasets.archives import PublishedFile, read_files
 from fedquilt_common.datasets.files import dataset_folder
+from fedquilt_common.datasets.tables import fit_float32
 from fedquilt_common.datasets.windows import hold_out, standardise_channels
 from fedquilt_common.errors import DataUnavailableError, how_to_install
 from fedquilt_common.types import Dataset, Examples
@@ -145,7 +146,7 @@ def _read_values(file: PublishedFile) -> NDArray[np.float64]:
             f"{file.where}: has no {KEY} that can be read ({error}); fetch the file again"
         ) from None
     values = values[..., None] if values.ndim == 2 and values.size else values  # MATLAB drops a last dimension of 1
-    if values.size and (values.ndim != 3 or values.shape[:2] != (SIDE, SIDE) or not np.isfinite(values).all()):
+    if values.size and (values.ndim != 3 or values.shape[:2] != (SIDE, SIDE) or not fit_float32(values).all()):
         raise DataUnavailableError(
             f"{file.where}: {KEY} has the shape {values.shape} or values that are not finite, instead of {SIDE} x "
             f"{SIDE} x T numbers; fetch the file again"

@@ -19,6 +19,7 @@ HALF_SHARED: Final = (
 )
 """Note of data sets whose windows overlap by half."""
 HeldOutGroup = TypeVar("HeldOutGroup", int, str)
+_Time = TypeVar("_Time", np.int64, np.float64)
 
 
 def cut_windows(rows: NDArray[np.float32], length: int, stride: int) -> NDArray[np.float32]:
@@ -47,6 +48,20 @@ def split_at_gaps(times: NDArray[np.float64], rows: NDArray[np.float32], gap: fl
         gap: the largest time between neighbours.
     """
     return np.split(rows, np.flatnonzero(np.diff(times) > gap) + 1)
+
+
+def find_nearest(times: NDArray[_Time], others: NDArray[_Time]) -> NDArray[np.int64]:
+    """Return the position in ``others`` that is nearest to each of ``times``, the earlier one if two are equally near.
+
+    Args:
+        times: shape (n,).
+        others: shape (m,), ascending, not empty.
+    """
+    after = np.searchsorted(others, times).clip(max=len(others) - 1)
+    before = (after - 1).clip(min=0)
+    is_before = np.abs(times - others[before]) <= np.abs(others[after] - times)
+    found: NDArray[np.int64] = np.where(is_before, before, after).astype(np.int64)
+    return found
 
 
 def resample(

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from fedquilt_common.datasets.archives import PublishedFile, read_files
 from fedquilt_common.datasets.files import dataset_folder
-from fedquilt_common.datasets.windows import HALF_SHARED, cut_windows, hold_out, standardise_channels
+from fedquilt_common.datasets.tables import fit_float32
+from fedquilt_common.datasets.windows import HALF_SHARED, cut_windows, find_nearest, hold_out, standardise_channels
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset, Examples
 
@@ -154,11 +155,11 @@ def _check(rows: _Readings, file: PublishedFile, person: int) -> None:
     """
     unknown = ~np.isin(rows["activity"], list(ACTIVITIES))
     foreign = rows["person"] != person
-    broken = ~np.all([np.isfinite(rows[axis]) for axis in "xyz"], axis=0)
+    broken = ~np.all([fit_float32(rows[axis]) for axis in "xyz"], axis=0)
     for wrong, words in (
         (unknown, f"has an activity that is not one of {''.join(ACTIVITIES)}"),
         (foreign, f"is not of person {person}"),
-        (broken, "holds a number that is not finite"),
+        (broken, "holds a number that is not finite, or too large"),
     ):
         if wrong.any():
             number = int(np.flatnonzero(wrong)[0])
@@ -208,17 +209,3 @@ def _thin(rows: _Readings) -> _Readings:
     if len(rows) < 2:
         return rows
     return rows[:: max(1, int(PERIOD / np.median(np.diff(rows["time"]))))]
-
-
-def find_nearest(times: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the position in ``others`` that is nearest to each of ``times``, the earlier one if two are equally near.
-
-    Args:
-        times: shape (n,).
-        others: shape (m,), ascending, not empty.
-    """
-    after = np.searchsorted(others, times).clip(max=len(others) - 1)
-    before = (after - 1).clip(min=0)
-    is_before = np.abs(times - others[before]) <= np.abs(others[after] - times)
-    found: NDArray[np.int64] = np.where(is_before, before, after).astype(np.int64)
-    return found

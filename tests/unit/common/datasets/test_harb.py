@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +70,7 @@ def test_a_session_without_a_whole_window_is_noted(place: Path) -> None:
 
 def test_the_heart_rate_is_interpolated_at_the_gyroscopes_times() -> None:
     gyro = np.array([[0.0, 1, 2, 3], [0.5, 4, 5, 6], [1.0, 7, 8, 9], [1.0, 0, 0, 0]])
-    times, signals = harb._join(gyro, np.array([[2.0, 80.0], [0.0, 60.0]]))
+    times, signals = harb._join(gyro, np.array([[2.0, 80.0], [0.0, 60.0]]), Counter())
     assert times.tolist() == [0.0, 0.5, 1.0]
     assert signals.tolist() == [[1, 2, 3, 60], [4, 5, 6, 65], [7, 8, 9, 70]]
 
@@ -108,12 +109,29 @@ def test_no_window_spans_a_gap(tmp_path: Path) -> None:
     assert len(harb.load(tmp_path).test) == 2  # one window before the pause of 5 s, and one after it
 
 
+def test_no_window_spans_a_time_without_heart_rates(place: Path) -> None:
+    path = place / "harb" / "anna" / "walking-1.txt"
+    lines = [line.split() for line in path.read_text().splitlines()]
+    kept = [words for words in lines if len(words) == 4 or not 3 <= float(words[0]) - 1.6e9 <= 29]
+    path.write_text("\n".join(" ".join(words) for words in kept))
+    found = harb.load(place)
+    assert "gyroscope readings without a heart rate within 5 s left out" in found.note
+    assert "1 sessions too short for a window of 150 readings left out" in found.note
+
+
+def test_an_activity_that_nobody_did_is_noted(place: Path) -> None:
+    for person in VOLUNTEERS:
+        (place / "harb" / person / "studying-1.txt").unlink()
+    assert "there is no window of studying to train on" in harb.load(place).note
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("1.0 2 3\n", "line 1: has 3 fields"),
         ("1.0 60\n1.1 fast\n", "line 2: holds something that is no number"),
         ("1.0 60\n\n1.1 1 2 nan\n", "line 3: holds a number that is not finite"),
+        ("1.0 60\n1.1 1 2 1e39\n", "line 2: holds a number that is not finite, or too large"),
     ],
 )
 def test_damaged_files_name_their_line(text: str, words: str, place: Path) -> None:

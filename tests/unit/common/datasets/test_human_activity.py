@@ -56,9 +56,10 @@ def test_uci_har_that_is_damaged(name: str, content: str, words: str, tmp_path: 
         uci_har.load(tmp_path)
 
 
-def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
-    x = write_uci_har(tmp_path, "train", 2, [1, 2])
-    x[1, 3] = np.nan
+@pytest.mark.parametrize("number", [np.nan, 1e39])
+def test_numbers_that_float32_does_not_hold_are_refused(number: float, tmp_path: Path) -> None:
+    x = write_uci_har(tmp_path, "train", 2, [1, 2]).astype(np.float64)
+    x[1, 3] = number
     write_rows(tmp_path / "uci-har" / "UCI HAR Dataset" / "train" / "X_train.txt", x)
     with pytest.raises(DataUnavailableError, match="not finite"):
         uci_har.load(tmp_path)

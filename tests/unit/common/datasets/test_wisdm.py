@@ -13,6 +13,7 @@ import pytest
 from tests.support.data import has_real_data, real_data
 
 from fedquilt_common.datasets import wisdm, wisdm_p, wisdm_w
+from fedquilt_common.datasets.windows import find_nearest
 from fedquilt_common.errors import DataUnavailableError
 
 START = 252207666810782
@@ -158,7 +159,7 @@ def test_rows_and_sessions_that_lack_a_sensor_are_counted(tmp_path: Path) -> Non
 
 def test_the_nearest_row() -> None:
     times, others = np.array([-5, 0, 4, 5, 6, 99]), np.array([0, 10, 20])
-    assert wisdm.find_nearest(times, others).tolist() == [0, 0, 0, 0, 1, 2]
+    assert find_nearest(times, others).tolist() == [0, 0, 0, 0, 1, 2]
 
 
 @pytest.mark.parametrize(
