@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import dataclasses
 import functools
 import json
@@ -249,7 +251,18 @@ def _field_named_in(message: str, known: Sequence[str], fields: Mapping[str, Any
     if not found:
         return Problem("algorithm", dict(fields), message)
     first = min(found, key=found.__getitem__)
-    return Problem(f"algorithm.{first}", fields.get(first), message)
+    value = fields.get(first)
+    return Problem(f"algorithm.{first}", value, message if value is None else _without_value(message, first))
+
+
+def _without_value(message: str, name: str) -> str:
+    """Return what follows ``name = value: `` in a message; ``error_line`` writes these itself."""
+    if message.startswith(start := f"{name} = "):
+        for colon in re.finditer(": ", message):
+            with contextlib.suppress(ValueError, SyntaxError):
+                ast.literal_eval(message[len(start) : colon.start()])
+                return message[colon.end() :]
+    return message
 
 
 def error_line(problem: Problem, source: str, overrides: Sequence[Override] = ()) -> str:

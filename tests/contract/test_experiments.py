@@ -117,7 +117,7 @@ def test_a_round_sends_no_more_than_one_model_and_each_board_its_own_part(name: 
         ("digits-fedprox", "algorithm.mu=0", "algorithm.mu = 0: mu must be a positive number"),
         ("digits-fedprox", "algorithm={name: fedprox}", "algorithm.mu"),
         ("digits-feddyn", "algorithm.alpha=0", "algorithm.alpha = 0: alpha must be a positive number"),
-        ("digits-fedreb", "algorithm.threshold=0", "algorithm.threshold = 0: threshold = 0: must be mean, median"),
+        ("digits-fedreb", "algorithm.threshold=0", "algorithm.threshold = 0: must be mean, median"),
         ("digits-fedreb", "algorithm.threshold=mode", "algorithm.threshold"),
         ("digits-fedavg", "data.mixed=true", "data.mixed = True: the official test samples are shared out"),
         ("digits-feddf", "data.holdout=0.25", "data.holdout = 0.25: 'feddf' is evaluated by the coordinator"),

@@ -46,9 +46,10 @@ def share_per_class(
         members = rng.permutation(np.flatnonzero(labels == kind))
         needed = each if overlap else int(owners.sum()) * each
         if needed > len(members):
+            who = "each client needs" if overlap else "all clients together need"
             raise ExperimentError(
-                f"data.partition.per_class = {each}: {int(owners.sum())} clients need {needed} samples of class "
-                f"{kind}, but there are {len(members)}; choose a smaller number"
+                f"data.partition.per_class = {each}: {who} {needed} samples of class {kind}, but there are "
+                f"{len(members)}; choose a smaller number"
             )
         for place, client in enumerate(np.flatnonzero(owners).tolist()):
             drawn = rng.permutation(members) if overlap else members[place * each :]

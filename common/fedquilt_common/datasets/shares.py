@@ -212,7 +212,7 @@ def holdout_of(experiment: Experiment, algorithm: Algorithm) -> float:
         key = f"data.holdout = {chosen}" if chosen else "data.local_test = own-labels"
         raise ExperimentError(
             f"{key}: '{experiment.algorithm.name}' is evaluated by the coordinator, on the data set's test split; "
-            "remove this key"
+            "remove this key; an algorithm of your own sets Declaration.holdout if its clients test"
         )
     if data.mixed and (declared.coordinator_tests or declared.holdout is None):
         raise ExperimentError(

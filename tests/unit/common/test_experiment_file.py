@@ -133,6 +133,9 @@ def test_equal_only_with_equal_extra_fields() -> None:
         ("algorithm.mu=0", "algorithm.mu = 0: mu must be a positive number"),
         ('algorithm.mu="1"', "algorithm.mu = '1': must be a number"),
         ("algorithm={name: feddyn}", "algorithm.alpha: is missing"),
+        ("algorithm={name: fedmd, temperature: 3}", "algorithm.temperature = 3: kd_loss mse has none"),
+        ("algorithm={name: fedmd, ranges: tensor}", "algorithm.ranges = 'tensor': only compressed labels have it"),
+        ("algorithm={name: adaptivefl, levels: {L: 0.5}}", "algorithm.levels = {'L': 0.5}: L is the whole model"),
         ("algorithm={name: fedavg, x: 1}", "algorithm.x = 1: unknown field"),
     ]
 )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.support.data import has_real_data, real_data
 
-from fedquilt_common.datasets import wisdm, wisdm_p, wisdm_w
+from fedquilt_common.datasets import wisdm_p, wisdm_w
 from fedquilt_common.datasets.windows import find_nearest
 from fedquilt_common.errors import DataUnavailableError
 
