@@ -20,6 +20,8 @@ from fedquilt_common.algorithm_api import Declaration
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.experiment.agent_config import AgentConfig
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.wire.round_messages import RoundMessage
+from fedquilt_server.runs.tables import BOARD_COLUMNS
 from fedquilt_server.sweep.plan import plan_sweep
 from fedquilt_server.sweep.sweep_file import parse_source
 
@@ -186,6 +188,23 @@ def test_the_declaration_of_fedavg_is_what_fedavg_declares() -> None:
 def test_each_field_of_a_declaration_has_a_row() -> None:
     rows = re.findall(r"^\| `(\w+)` \|", declaration_section(), re.MULTILINE)
     assert sorted(rows) == sorted(field.name for field in dataclasses.fields(Declaration))
+
+
+# Messages and files of the other pages
+
+
+def test_the_fingerprint_of_the_protocols_example_is_that_of_its_manifest() -> None:
+    page = ROOT / "docs" / "protocol.md"
+    (text,) = [block for block in blocks(page, "json") if '"tasks":' in block]
+    manifest = RoundMessage.model_validate_json(text)
+    assert f"the fingerprint is `{manifest.fingerprint(manifest.tasks[0], 0)}`" in page.read_text(encoding="utf-8")
+
+
+def test_the_columns_of_boards_csv_are_on_the_page_of_the_machine() -> None:
+    (row,) = re.findall(
+        r"^\| `boards.csv` \| .*$", (ROOT / "docs" / "machine.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert [name for name in BOARD_COLUMNS if f"`{name}`" not in row] == []
 
 
 # Links

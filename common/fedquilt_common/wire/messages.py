@@ -47,9 +47,9 @@ class RunMessage(WireMessage):
     """Topic ``run``: the experiment.
 
     Attributes:
-        run: the run's name.
+        run: the run's identifier.
         experiment: the whole experiment, as JSON.
-        partition: digest of all clients' sample indices.
+        partition: digest of all clients' sample indices, of the labels that noise changes, and of ``data.normalise``.
         public: digest of the public samples.
         data: the samples that boards receive or have; null: each board has the data set.
     """

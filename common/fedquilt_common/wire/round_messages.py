@@ -74,14 +74,14 @@ class RoundMessage(WireMessage):
     """Topic ``round``: the manifest of the open exchange.
 
     Attributes:
-        run: the run's name.
+        run: the run's identifier.
         round: the round's number, from 1.
         exchange: the exchange's number within the round, from 0.
-        deadline: Unix time in seconds.
+        deadline: Unix time in seconds from which a quorum is enough; None: the exchange has no deadline.
         patches: what is published for the tasks.
         tasks: what the clients do.
         slices: the sub-models, those of one base together.
-        since: round and exchange of each client's last accepted reply. The client continues with the private memory
+        since: round and exchange of each client's last reply that counts. The client continues with the private memory
             it had after that reply and discards later training. A client without an entry starts without memory.
         earlier: manifests of earlier exchanges, reduced to the tasks that still go on.
     """

@@ -139,7 +139,7 @@ class Workbench(ExperimentTools):
         return {level: cost_of(self.blueprint, part) for level, part in sorted(parts.items())}
 
     def partition_digest(self) -> str | None:
-        """Return the SHA-256 of every client's sample indices and of the labels that noise changes.
+        """Return the SHA-256 of the partition, of the labels that noise changes, and of ``data.normalise``.
 
         Boards check their own partition with it. None without training.
         """
