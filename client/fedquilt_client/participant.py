@@ -54,7 +54,7 @@ AT_ONCE: Final = float("-inf")
 
 
 class ParticipantSettings(Protocol):
-    """What every participant is told."""
+    """The settings that agents and site relays share."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""Runs an agent or a site's relay as a process: logging, the connection, signals, and what systemd is told."""
+"""Runs an agent or a site's relay as a process: logging, the connection, signals, and notifications to systemd."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from fedquilt_client.capacity import free_capacity, read_limit
 from fedquilt_client.failures import DamagedInputError, describe_failure
-from fedquilt_client.written_replies import reply_header, shorten, write_joint_reply, write_reply
+from fedquilt_client.written_replies import reply_header, round_figure, write_joint_reply, write_reply
 from fedquilt_common.algorithm_api import Reply, Task
 from fedquilt_common.errors import (
     ExperimentError,
@@ -220,7 +220,7 @@ class Worker:
             _ = ctx.public  # raises if the public set differs from the coordinator's
         reply = ctx.do(self._task(job, board))
         taken = {
-            "joules": shorten(self._find_energy(job)),
+            "joules": round_figure(self._find_energy(job)),
             "memory_peak": peak_bytes() if has_peak else None,
             "gpu_memory_peak": gpu_peak_bytes() if job.measured else None,
         }

@@ -67,6 +67,6 @@ def write_joint_reply(
     return write_partial_sum(job.reply, header, members, replies, base)
 
 
-def shorten(figure: float | None) -> float | None:
-    """Return a figure without digits that no sensor knows: they are most of a partial sum's bytes for a client."""
+def round_figure(figure: float | None) -> float | None:
+    """Round to six digits, which sensors do not exceed: the others are most of a partial sum's bytes for a client."""
     return None if figure is None else float(f"{figure:.6g}")

@@ -15,7 +15,7 @@ OPTIMISERS: Final = ".optimiser/"
 
 
 def algorithm_arrays(memory: Arrays) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a client's private memory that its algorithm knows."""
+    """Return the arrays of a client's private memory that belong to its algorithm."""
     return {name: memory[name] for name in memory if not name.startswith((SECRETS, OPTIMISERS))}
 
 

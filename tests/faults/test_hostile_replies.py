@@ -193,7 +193,7 @@ CASES: dict[str, Case] = {
     "presence with a text for clients": Case(presence(clients="all"), "clients", told=False),
     "presence of a newer protocol": Case(presence(v=2), "has protocol version 2", told=False),
     "telemetry garbage": Case(telemetry(b"[]"), "is not a JSON object", told=False),
-    "telemetry of a client that is no number": Case(
+    "telemetry of a client that is not a number": Case(
         telemetry(words({"v": 1, "agent": "pi", "boot": 1, "training": {"\u00b2": 0.5}})), "training", told=False
     ),
     "failure of another agent": Case(

@@ -77,7 +77,7 @@ HOSTILE = {
     "dtype that numpy has not": made({"a": tensor("F8_E4M3", (4,))}, bytes(4)),
     "dtype that is never sent": made({"a": tensor("U32")}, bytes(4)),
     "dtype that does not exist": made({"a": tensor("PICKLE")}, bytes(4)),
-    "metadata is no text": made({"__metadata__": {"fedquilt": 1}, "a": tensor()}, bytes(4)),
+    "metadata is not text": made({"__metadata__": {"fedquilt": 1}, "a": tensor()}, bytes(4)),
     "metadata is an array": made(
         b'{"__metadata__":{},"__metadata__":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', bytes(4)
     ),

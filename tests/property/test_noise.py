@@ -105,7 +105,7 @@ def test_a_class_without_mistakes_keeps_its_labels(matrix: LabelNoise, tmp_path:
         ("1,2\n\n1,2,3\n", "confusion.csv:3: must be 2 numbers"),
         ("1,2\n-1,2\n", "confusion.csv:2: must be 2 numbers of 0 or more"),
         ("1,nan\n1,2\n", "confusion.csv:1: must be 2 numbers"),
-        (f'"{"1," * 70_000}\n', "confusion.csv: is no CSV file"),
+        (f'"{"1," * 70_000}\n', "confusion.csv: is not a CSV file"),
         ("1,2\n", "confusion.csv: has 1 lines, the data set has 2 classes"),
     ],
 )

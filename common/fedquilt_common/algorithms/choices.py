@@ -14,8 +14,8 @@ def choices(kind: type) -> Mapping[str, Choices]:
     """Return the allowed values of each field that is a ``Literal``, or a ``Literal`` or None.
 
     Args:
-        kind: an algorithm's class. One that is no dataclass, or whose annotations only a type checker can resolve, has
-            no choices.
+        kind: an algorithm's class. One that is not a dataclass, or whose annotations only a type checker can resolve,
+            has no choices.
     """
     if not is_dataclass(kind):
         return {}

@@ -75,7 +75,7 @@ def inspect_target(
     if target not in DATASETS and path.is_dir():
         return _inspect_folder(path)
     if target not in DATASETS and not is_user_import(target):
-        raise UnknownNameError(f"'{target}' is no data set, and no such file or folder exists; "
+        raise UnknownNameError(f"'{target}' is not a data set, and no such file or folder exists; "
                                f"{suggest(target, DATASETS)}")  # fmt: skip
     return _inspect_set(load_dataset(target, None, allowed))
 

@@ -203,7 +203,7 @@ def _read_rows(path: Path) -> Iterator[_HouseReading]:
         cold = [name for name, place in _INDOOR_PLACES.items() if values[place] <= -1]
         if cold:
             raise DataUnavailableError(
-                f"{path}, line {line}: {cold[0]} is at most -1, which is no indoor temperature; fetch the file again"
+                f"{path}, line {line}: {cold[0]} is at most -1, not an indoor temperature; fetch the file again"
             )
         yield _HouseReading(_parse_date(record["date"], path, line), target, tuple(values))
 
@@ -241,5 +241,5 @@ def _parse_date(text: str, path: Path, line: int) -> datetime:
         return datetime.strptime(text.strip(), _DATE)
     except ValueError:
         raise DataUnavailableError(
-            f"{path}, line {line}: '{text}' is no date such as 2016-01-11 17:00:00; fetch the file again"
+            f"{path}, line {line}: '{text}' is not a date such as 2016-01-11 17:00:00; fetch the file again"
         ) from None

@@ -220,7 +220,7 @@ def _number_event(fields: list[str], file: PublishedFile, line: int, repairs: Co
     number, repair = number_event(fields[2], fields[3])
     if number is None:
         raise DataUnavailableError(
-            f"{file.where}, line {line}: '{fields[3][:40]}' is no value of sensor {fields[2][:40]}; motion sensors "
+            f"{file.where}, line {line}: '{fields[3][:40]}' is not a value of sensor {fields[2][:40]}; motion sensors "
             "have ON and OFF, doors OPEN and CLOSE, and temperature sensors numbers; fetch the file again"
         )
     if repair:

@@ -61,6 +61,8 @@ def _read_image(path: Path) -> NDArray[np.float32]:
                 )
             pixels = np.asarray(image.convert("L"), dtype=np.float32)
     except (OSError, SyntaxError, ValueError) as error:
-        raise DataUnavailableError(f"{path}: is no PNG image that Pillow can read: {error}; fetch it again") from None
+        raise DataUnavailableError(
+            f"{path}: is not a PNG image that Pillow can read: {error}; fetch it again"
+        ) from None
     scaled: NDArray[np.float32] = pixels[None] / _WHITE
     return scaled

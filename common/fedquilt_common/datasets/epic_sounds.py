@@ -265,7 +265,7 @@ def _open_array(sound: Sound) -> Iterator[_OpenSound]:
         array = file[sound.video]
         if getattr(array, "ndim", 0) != 1 or array.dtype.kind != "f":
             raise DataUnavailableError(
-                f"{sound.where}: is no array of floating-point numbers with one dimension; fetch the file again"
+                f"{sound.where}: is not an array of floating-point numbers with one dimension; fetch the file again"
             )
         yield _OpenSound(len(array), lambda start, stop: array[start:stop])
 
@@ -293,7 +293,7 @@ def _open_hdf5(path: Path) -> Iterator[Any]:
         with _import("h5py").File(path, "r") as file:
             yield file
     except (OSError, RuntimeError) as error:
-        raise DataUnavailableError(f"{path}: is no HDF5 file that can be read ({error}); fetch it again") from None
+        raise DataUnavailableError(f"{path}: is not an HDF5 file that can be read ({error}); fetch it again") from None
 
 
 def _import(package: str) -> ModuleType:

@@ -134,14 +134,14 @@ def _parse(file: PublishedFile) -> Mapping[str, Any]:
         content = json.loads(file.data)
     except json.JSONDecodeError as error:
         raise DataUnavailableError(
-            f"{file.where}, line {error.lineno}: is no JSON ({error.msg}); fetch the file again"
+            f"{file.where}, line {error.lineno}: is not JSON ({error.msg}); fetch the file again"
         ) from None
     except UnicodeDecodeError as error:
-        raise DataUnavailableError(f"{file.where}: is no text ({error}); fetch the file again") from None
+        raise DataUnavailableError(f"{file.where}: is not text ({error}); fetch the file again") from None
     kinds = (list, list, dict)
     if not isinstance(content, dict) or not all(map(isinstance, map(content.get, _KEYS), kinds)):
         raise DataUnavailableError(
-            f"{file.where}: lacks {', '.join(_KEYS)}, so it is no file of LEAF; fetch the file again"
+            f"{file.where}: lacks {', '.join(_KEYS)}, so it is not a file of LEAF; fetch the file again"
         )
     return content
 

@@ -127,13 +127,13 @@ def report_csv_errors(path: Path) -> Iterator[None]:
     """Turn errors of the ``csv`` module into those of a file of a data set.
 
     Raises:
-        DataUnavailableError: the file is no CSV, for example because a stray quotation mark swallows what follows.
+        DataUnavailableError: the file is not CSV, for example because a stray quotation mark swallows what follows.
     """
     try:
         yield
     except csv.Error as error:
         raise DataUnavailableError(
-            f"{path}: is no CSV file ({error}); look for a stray quotation mark, or fetch the file again"
+            f"{path}: is not a CSV file ({error}); look for a stray quotation mark, or fetch the file again"
         ) from None
 
 

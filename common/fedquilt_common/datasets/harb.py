@@ -145,7 +145,7 @@ def _parse(fields: list[str], path: Path, number: int) -> list[float]:
     try:
         row = [float(field) for field in fields]
     except ValueError:
-        raise DataUnavailableError(f"{path}, line {number}: holds something that is no number; {_FORM}") from None
+        raise DataUnavailableError(f"{path}, line {number}: holds something that is not a number; {_FORM}") from None
     if not fit_float32(row).all():
         raise DataUnavailableError(
             f"{path}, line {number}: holds a number that is not finite, or too large; remove the line"

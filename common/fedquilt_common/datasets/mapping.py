@@ -58,7 +58,7 @@ def _collect(
             raise DataUnavailableError(f"{place}: client {client}: the clients are 0 to {clients - 1}; correct it")
         if index not in allowed:
             raise DataUnavailableError(
-                f"{place}: index {index} is no sample that a client may have; there are {len(allowed)} of them, "
+                f"{place}: index {index} is not a sample that a client may have; there are {len(allowed)} of them, "
                 "counted from 0, without the public samples"
             )
         if index in owners:

@@ -111,7 +111,7 @@ def _cast(own: _OwnArrays, name: str, dtype: str, source: str) -> NDArray[Any]:
         raise DataUnavailableError(f"{source}: {name} holds {array.dtype}, not numbers; convert it")
     _check_each(own, source, np.isfinite(array), f"a value of {name} is not finite; repair or remove the sample")
     if np.dtype(dtype).kind in "iu" and array.dtype.kind == "f":
-        reason = f"a value of {name} is no whole number, but the experiment needs {dtype}; correct it"
+        reason = f"a value of {name} is not a whole number, but the experiment needs {dtype}; correct it"
         _check_each(own, source, array == np.rint(array), reason)
     with np.errstate(over="ignore", invalid="ignore"):
         cast = array.astype(dtype, copy=False)
@@ -191,7 +191,9 @@ def _parse_number(word: str, name: str, place: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise DataUnavailableError(f"{place}: '{word[:40]}' in the column '{name[:40]}' is no finite number; repair it")
+        raise DataUnavailableError(
+            f"{place}: '{word[:40]}' in the column '{name[:40]}' is not a finite number; repair it"
+        )
     return value
 
 

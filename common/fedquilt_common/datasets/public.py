@@ -71,7 +71,7 @@ def own_public(experiment: Experiment, dataset: Dataset) -> NDArray[np.int64]:
     return _draw_indices(experiment, public, len(dataset.train))
 
 
-def digest_of(x: NDArray[Any]) -> str:
+def digest_samples(x: NDArray[Any]) -> str:
     """SHA-256 in hex of the samples ``x``, their shape and their dtype."""
     total = hashlib.sha256(f"{x.dtype.str}{x.shape}".encode())
     total.update(np.ascontiguousarray(x).data)
@@ -103,7 +103,7 @@ def _map_file(path: Path) -> NDArray[Any]:
         raise DataUnavailableError(f"{path}: there is no such file; put the public samples there") from None
     except (OSError, ValueError, EOFError, OverflowError, MemoryError) as error:
         raise DataUnavailableError(
-            f"{path}: is no .npy file that numpy can read: {error}; save it with numpy.save"
+            f"{path}: is not a .npy file that numpy can read: {error}; save it with numpy.save"
         ) from None
     if x.ndim < 1:
         raise DataUnavailableError(f"{path}: holds a single number; save an array of samples along its first axis")

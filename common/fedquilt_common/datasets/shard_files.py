@@ -113,7 +113,7 @@ def read_shard(path: Path, form: DatasetForm) -> Shard:
         divisors: Mapping[str, float | None] = facts["divisors"]
         shard = Shard(*(_read_part(arrays, split, divisors[split]) for split in ("train", "test")))
     except (PayloadError, OSError, KeyError, TypeError, ValueError) as error:
-        raise DataUnavailableError(f"{path}: is no shard of samples: {error}; delete it to get it again") from None
+        raise DataUnavailableError(f"{path}: is not a shard of samples: {error}; delete it to get it again") from None
     for examples in (shard.train, shard.test):
         check_form(examples, form, str(path))
     return shard

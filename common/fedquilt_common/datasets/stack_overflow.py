@@ -150,7 +150,7 @@ def _read_users(database: sqlite3.Connection, split: str) -> Iterator[tuple[int,
 def _read_words(record: object, user: object) -> list[bytes]:
     try:
         if not isinstance(record, bytes):
-            raise DamagedRecordError("a record is no bytes")
+            raise DamagedRecordError("a record is not bytes")
         return read_bytes(record, "tokens").split()
     except DamagedRecordError as error:
         raise DamagedRecordError(f"user {user}: {error}") from None

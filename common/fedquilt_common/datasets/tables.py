@@ -50,7 +50,7 @@ def read_numbers(path: Path, columns: int, delimiter: str | None = None) -> NDAr
     try:
         table = np.loadtxt(io.BytesIO(data), dtype=np.float64, delimiter=delimiter, ndmin=2)
     except (ValueError, UnicodeDecodeError) as error:
-        raise DataUnavailableError(f"{path}: is no table of numbers ({str(error)[:200]}); fetch it again") from None
+        raise DataUnavailableError(f"{path}: is not a table of numbers ({str(error)[:200]}); fetch it again") from None
     if table.shape[1] != columns:
         raise DataUnavailableError(f"{path}: has {table.shape[1]} columns instead of {columns}; fetch it again")
     if not fit_float32(table).all():

@@ -101,7 +101,7 @@ def _read_array(file: PublishedFile) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.load(io.BytesIO(file.data), allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
-        raise DataUnavailableError(f"{file.where}: is no NumPy file ({error}); fetch it again") from None
+        raise DataUnavailableError(f"{file.where}: is not a NumPy file ({error}); fetch it again") from None
     if array.dtype.kind not in "iuf" or not fit_float32(array).all():
         raise DataUnavailableError(
             f"{file.where}: holds values that are not finite numbers, or too large; fetch it again"

@@ -307,7 +307,7 @@ def _open_image(file: PublishedFile) -> Image:
     try:
         image: Image = pillow.open(io.BytesIO(file.data), formats=("JPEG",))
     except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
-        raise DataUnavailableError(f"{file.where}: is no JPEG image ({error}); fetch it again") from None
+        raise DataUnavailableError(f"{file.where}: is not a JPEG image ({error}); fetch it again") from None
     return image
 
 

@@ -1,7 +1,7 @@
 """Digests of content: XXH3 for what a run sends and stores, SHA-256 for what comes from elsewhere.
 
-XXH3 finds accidents, as on a damaged disk, and takes less than a tenth of the time of SHA-256. It does not stop
-somebody who wants two contents to have the same digest; SHA-256 does. The length of a digest says which one it is.
+XXH3 detects accidents, as on a damaged disk, and takes less than a tenth of the time of SHA-256. Only SHA-256 resists
+somebody who looks for two contents with the same digest. The length of a digest says which one it is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def new_hash(kind: DigestKind) -> Hash:
 
 
 def kind_of(digest: str) -> DigestKind:
-    """Return which digest a text in hex is."""
+    """Return which hash made a digest, by its length."""
     return "xxh3" if len(digest) == _XXH3_DIGITS else "sha256"
 
 

@@ -47,7 +47,7 @@ LEAST_CLIENTS: Final = 3
 
 
 class SecureContext(Protocol):
-    """What a client knows in a task of secure aggregation."""
+    """The inputs of a client's task with secure aggregation."""
 
     @property
     def client(self) -> ClientId:
@@ -171,18 +171,18 @@ class SecureClient:
             raise PayloadError(f"unmasks clients {sorted(survivors)}: that would reveal single replies")
         if sealed.shape != (len(senders), SEALED_BYTES):
             raise PayloadError(f"sealed shares have shape {sealed.shape} instead of {(len(senders), SEALED_BYTES)}")
-        told = []
+        shares = []
         for row, sender in enumerate(senders):
             both = secrets["own_shares"].tobytes()
             if sender != self.ctx.client:
                 key = agree(secrets["cipher"].tobytes(), secrets["keys"][members.index(sender), 0].tobytes(), "cipher")
                 both = unseal(key, sealed[row].tobytes(), sender, self.ctx.client)
-            told.append(to_bytes(both[SECRET_BYTES:] if sender in survivors else both[:SECRET_BYTES]))
+            shares.append(to_bytes(both[SECRET_BYTES:] if sender in survivors else both[:SECRET_BYTES]))
         secrets.clear()
-        return Reply({"shares": np.stack(told)})
+        return Reply({"shares": np.stack(shares)})
 
     def _name(self, task: Task) -> NDArray[np.uint8]:
-        """Return what tells the task's sum from all others of the run, shape (n,)."""
+        """Return the bytes that identify the task's sum within the run, shape (n,)."""
         return to_bytes(f"{self.ctx.round} {task.scalars[ATTEMPT]}".encode())
 
     def _open(self, task: Task) -> dict[str, NDArray[Any]]:
@@ -190,7 +190,7 @@ class SecureClient:
         secrets = self.ctx.secrets
         if "sum" not in secrets or not np.array_equal(secrets["sum"], self._name(task)):
             raise PayloadError(
-                "this board has no secrets for this sum: it has told its shares already, or it lost its state after "
+                "this board has no secrets for this sum: it has sent its shares already, or it lost its state after "
                 "the sum began. The round must go on without it, which participation.quorum below per_round allows"
             )
         return secrets

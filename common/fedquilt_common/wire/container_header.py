@@ -139,7 +139,7 @@ def _read_places(arrays: str, start: int, size: int) -> Mapping[str, ArrayPlace]
     places, at = dict[str, ArrayPlace](), start
     for name, field in sorted(json.loads(arrays).items(), key=lambda item: tuple(item[1]["data_offsets"])):
         if name == _METADATA:
-            raise ValueError(f"{_METADATA} is no name of an array")
+            raise ValueError(f"{_METADATA} is not a name of an array")
         place = ArrayPlace(field["dtype"], _read_shape(name, field["shape"]), at)
         if place.dtype not in DTYPES:
             raise ValueError(f"fedquilt does not send the dtype {place.dtype} of {name[:80]!r}")
@@ -154,7 +154,7 @@ def _read_places(arrays: str, start: int, size: int) -> Mapping[str, ArrayPlace]
 
 def _read_shape(name: str, shape: Any) -> tuple[int, ...]:
     if not (isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)):
-        raise ValueError(f"the shape of {name[:80]!r} is no list of sizes")
+        raise ValueError(f"the shape of {name[:80]!r} is not a list of sizes")
     if len(shape) > MAX_DIMENSIONS or math.prod(n or 1 for n in shape) > MAX_ELEMENTS:
         raise ValueError(f"the shape of {name[:80]!r} is beyond what an array can have")
     return tuple(shape)

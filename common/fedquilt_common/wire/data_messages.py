@@ -60,7 +60,7 @@ class DataRequest(WireMessage):
     """Topic ``agents/<agent>/requests``: asks for chunks of a ``DataFile``; the coordinator publishes them as ``data``.
 
     Attributes:
-        run: the run's name.
+        run: the run's identifier.
         digest: of the file.
         first: number of the first chunk.
         count: number of chunks; the coordinator publishes those that exist.

@@ -261,7 +261,7 @@ class ReplyHeader(WireMessage):
     """The part of a reply besides its arrays.
 
     Attributes:
-        run: the run's name.
+        run: the run's identifier.
         round: the round's number.
         exchange: the exchange's number within the round.
         client: whose reply it is.
@@ -289,7 +289,7 @@ class SumHeader(WireMessage):
     """The part of a partial sum besides its members and numbers.
 
     Attributes:
-        run: the run's name.
+        run: the run's identifier.
         round: the round's number.
         exchange: the exchange's number within the round.
         base: digest of the patch whose arrays were subtracted, times the weights; null: of none.

@@ -240,10 +240,6 @@ class Topics:
             for agent in names[kind]
         ]
 
-    def coordinator_filters(self, agent: str = "+") -> list[str]:
-        """Filters for all that ``agent`` writes (default: all agents), which the coordinator subscribes to."""
-        return self.filters(*AGENT_KINDS, agent=agent)
-
     def filters(self, *kinds: TopicKind, agent: str = "+") -> list[str]:
         """Filters for some kinds of topics of ``agent`` (default: of all agents)."""
         return [self._below(TOPIC_RULES[kind].filter(agent)) for kind in kinds]

@@ -309,7 +309,7 @@ class Driver:
             self._run.result_files.catch_up(self._display.boards)
 
     def _publish_row(self, row: RoundResult) -> None:
-        """Write and show a finished round. Report training that diverges; end the run if the experiment wants that.
+        """Write and show a finished round. Report training that diverges; end the run with ``on_divergence: stop``.
 
         Raises:
             RunFailedError: the training has diverged, and ``on_divergence`` is ``stop``.
@@ -323,7 +323,7 @@ class Driver:
         self.stop_if_diverged()
 
     def stop_if_diverged(self) -> None:
-        """End a run that has diverged, if the experiment wants that.
+        """End a run that has diverged, with ``on_divergence: stop``.
 
         Raises:
             RunFailedError: the training has diverged, and ``on_divergence`` is ``stop``.

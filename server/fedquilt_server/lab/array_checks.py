@@ -48,7 +48,7 @@ def arrays_problem(arrays: object, where: str) -> str:
 
 
 def _name_problem(name: object) -> str:
-    return "" if isinstance(name, str) else "has a name that is no text; name each array"
+    return "" if isinstance(name, str) else "has a name that is not text; name each array"
 
 
 def _type_problem(x: object) -> str:
@@ -96,7 +96,7 @@ def _difference(arrays: Arrays, model: Arrays) -> str:
     if missing := [name for name in wanted if name not in found]:
         return f"State.arrays lacks {missing[0]!r}; it has all arrays of the model, or none if there is no global model"
     if others := [name for name in found if name not in wanted]:
-        return f"State.arrays[{others[0]!r}] is no array of the model; put further arrays into State.extra"
+        return f"State.arrays[{others[0]!r}] is not an array of the model; put further arrays into State.extra"
     return next(
         (_describe_layout(name, found[name], wanted[name]) for name in wanted if found[name] != wanted[name]), ""
     )

@@ -61,7 +61,7 @@ class CheckedAlgorithm(AlgorithmWrapper):
         """Return the algorithm's first state.
 
         Raises:
-            AlgorithmError: the algorithm's code raises an error, or returns what is no valid state.
+            AlgorithmError: the algorithm's code raises an error, or returns what is not a valid state.
         """
         at = f"{self.name}.init"
         state = self._call(at, self.inner.init, model, ctx)
@@ -95,7 +95,7 @@ class CheckedAlgorithm(AlgorithmWrapper):
         scores = self._call(at, self.inner.evaluate, state, ctx)
         self._refuse(at, scores_problem(scores, "the result"))
         if names := not_finite(scores):
-            log.warning("%s: %s is no finite number", at, ", ".join(names))
+            log.warning("%s: %s is not a finite number", at, ", ".join(names))
         return {name: float(value) for name, value in scores.items()}
 
     def _call(self, at: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -53,7 +53,7 @@ def tasks_problem(tasks: object, clients: int, state: State) -> str:
 
 def _client_problem(client: object, clients: int) -> str:
     if isinstance(client, bool) or not isinstance(client, Integral):
-        return f"yielded a task for {client!r}, which is no client; {_NO_MAPPING}. Clients are integers from 0"
+        return f"yielded a task for {client!r}, which is not a client; {_NO_MAPPING}. Clients are integers from 0"
     if not 0 <= int(client) < clients:
         return f"yielded a task for client {client}, which does not exist; the clients are 0 to {clients - 1}"
     return ""
@@ -111,7 +111,7 @@ def json_report(report: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of ``State.report`` in which numpy's numbers are Python's, as it will be in ``result.json``.
 
     Raises:
-        ValueError: a value is no JSON; the text names it.
+        ValueError: a value is not JSON; the text names it.
     """
     if not isinstance(report, Mapping) or not all(isinstance(name, str) for name in report):
         raise ValueError(f"State.report is {shorten(report)}; it maps names to JSON values")
@@ -123,8 +123,8 @@ def _json_copy(name: str, value: object) -> Any:
         return json.loads(json.dumps(value, default=_plain_number, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"State.report[{name!r}] is {shorten(value)}, which is no JSON ({error}); use finite numbers, texts, True, "
-            "False, None, lists, and dictionaries with texts as keys"
+            f"State.report[{name!r}] is {shorten(value)}, which is not JSON ({error}); use finite numbers, texts, "
+            "True, False, None, lists, and dictionaries with texts as keys"
         ) from None
 
 

@@ -136,7 +136,7 @@ def read_own_models(states: Sequence[Path], run: str, scratch: Path) -> dict[Cli
         scratch: folder for the exported files, which are read lazily.
 
     Raises:
-        RunFolderError: a folder is no board's state, or a memory is damaged.
+        RunFolderError: a folder is not a board's state, or a memory is damaged.
     """
     found: dict[ClientId, Arrays] = {}
     for state in states:

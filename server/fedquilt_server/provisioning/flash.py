@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from fedquilt_common.errors import ImageError
+from fedquilt_common.files.digests import digest_file
 from fedquilt_common.files.durable import create_private
 from fedquilt_server.provisioning.card import FOLDER, IDENTITY, Card, wheelhouse_python
 from fedquilt_server.provisioning.devices import Device
@@ -193,7 +194,7 @@ def _write(
         partition.write_file(path, source)
         done += source.stat().st_size
     digests = {path: hashlib.sha256(text.encode()).hexdigest() for path, text in texts.items()}
-    digests |= {path: digest_of(source) for path, source in files.items()}
+    digests |= {path: digest_file(source, "sha256") for path, source in files.items()}
     for number, (path, digest) in enumerate(digests.items()):
         report("reading back", number, len(digests))
         if hashlib.sha256(partition.read(path)).hexdigest() != digest:
@@ -276,7 +277,7 @@ def write_archive(card: Card, out: Path, report: ProgressReporter) -> FlashResul
                 report("writing files", number, len(wheels))
                 with source.open("rb") as file:
                     _add_file(archive, path, file, source.stat().st_size)
-                digests[path] = digest_of(source)
+                digests[path] = digest_file(source, "sha256")
         _verify_archive(fresh, digests)
         fresh.replace(out)
     finally:
@@ -356,9 +357,3 @@ def copy(source: Any, target: BinaryIO | None, size: int | None, report: Callabl
         done += len(block)
         report(done)
     return digest.hexdigest()
-
-
-def digest_of(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal."""
-    with path.open("rb") as file:
-        return copy(file, None, None, lambda _: None)

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedquilt_common.errors import ImageError
+from fedquilt_common.files.digests import digest_file
 from fedquilt_common.files.durable import write_durably
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_server.provisioning.card import Card
 from fedquilt_server.provisioning.flash import (
     FlashResult,
     ProgressReporter,
-    digest_of,
     flash_image,
     require_stock,
     unpack,
@@ -139,7 +139,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 @cache
 def _digest(path: Path, _size: int, _written: int) -> str:
     """Return the SHA-256 of a file, which is read once however many boards get it."""
-    return digest_of(path)
+    return digest_file(path, "sha256")
 
 
 def _entry(path: Path, content: str) -> Mapping[str, Any] | None:

@@ -104,17 +104,3 @@ def check_transition(source: RunState, cause: str, target: RunState) -> None:
         raise IllegalTransitionError(
             f"{cause} led from {source.value} to {target.value}; the table has no such transition"
         )
-
-
-def mermaid() -> str:
-    """Return the table as a Mermaid state diagram."""
-    lines = ["stateDiagram-v2", f"    [*] --> {RunState.WAITING.value}"]
-    lines += [f"    {t.source.value} --> {t.target.value}: {_label(t)}" for t in TRANSITIONS]
-    return "\n".join([*lines, f"    {RunState.FINISHED.value} --> [*]"])
-
-
-def _label(transition: Transition) -> str:
-    causes = " or ".join(transition.causes)
-    condition = f", {transition.condition}" if transition.condition else ""
-    commands = f" / {', '.join(transition.commands)}" if transition.commands else ""
-    return f"{causes}{condition}{commands}"

@@ -104,7 +104,7 @@ def first_state(workbench: Workbench, folder: Path) -> State:
 
     Raises:
         ExperimentError: the experiment cannot start.
-        AlgorithmError: the algorithm's ``init`` raises an error, or returns what is no valid state.
+        AlgorithmError: the algorithm's ``init`` raises an error, or returns what is not a valid state.
     """
     workbench.check()
     return check_algorithm(workbench, folder).init(workbench.first_model(), make_context(workbench, 0, {}))

@@ -83,7 +83,8 @@ def _page_or_folder(target: str, token: str, *, once: bool) -> WatchSource:
         return ThreadedSource(folder_states(Path(target), token))
     if target and not _ADDRESS.match(target):
         raise ExperimentError(
-            f"{target}: there is no such folder, and it is no address of a page; write http://HOST:PORT or a run folder"
+            f"{target}: there is no such folder, and it is not an address of a page; write http://HOST:PORT "
+            "or a run folder"
         )
     return ThreadedSource(page_states(PageReader(target or PAGE_URL, token), once=once))
 

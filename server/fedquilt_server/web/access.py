@@ -45,7 +45,7 @@ class Access:
     token: str
     reads_need_token: bool = False
 
-    def knows(self, connection: HTTPConnection) -> bool:
+    def allows(self, connection: HTTPConnection) -> bool:
         """Whether a request carries the token, in its cookie or as a bearer token."""
         return self._is_token(connection.cookies.get(COOKIE, "")) or self.has_bearer(connection)
 

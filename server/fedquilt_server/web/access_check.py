@@ -39,8 +39,8 @@ class AccessCheck:
             return self._log_in(request)
         if method in _SAFE_METHODS:
             needs = self._access.reads_need_token and not path.startswith(_OPEN_PATHS)
-            return None if not needs or self._access.knows(request) else _refusal()
-        if not self._access.knows(request):
+            return None if not needs or self._access.allows(request) else _refusal()
+        if not self._access.allows(request):
             return _refusal()
         if not self._access.has_bearer(request) and not is_from_page(request):
             return PlainTextResponse("The request comes from another site than the page.\n", 403)

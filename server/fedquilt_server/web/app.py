@@ -108,12 +108,12 @@ def bare_app(title: str, description: str, hosts: Container[str] | None, access:
 
 
 def page_routes(streams: LongResponses, controls: Access | None = None) -> APIRouter:
-    """Return the routes of a run's page; a reader whom ``controls`` knows gets the forms that control the run."""
+    """Return the routes of a run's page; a reader whom ``controls`` allows it gets the forms that control the run."""
     router = APIRouter(tags=["page"])
 
     @router.get("/", response_class=HTMLResponse, summary="The status page")
     async def page(request: Request, run: RequestedRun) -> HTMLResponse:
-        return HTMLResponse(run.frames.page(control=controls is not None and controls.knows(request)))
+        return HTMLResponse(run.frames.page(control=controls is not None and controls.allows(request)))
 
     @router.get(
         "/events",

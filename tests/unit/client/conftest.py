@@ -36,7 +36,7 @@ from fedquilt_common.wire.message_base import WireMessage
 from fedquilt_common.wire.messages import ReceiptMessage, RunMessage
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.round_messages import PatchMessage, RoundMessage, TaskMessage
-from fedquilt_common.wire.topics import Topics
+from fedquilt_common.wire.topics import AGENT_KINDS, Topics
 from fedquilt_common.wire.transport import Connected, Incoming, MqttMessage, Transport, Will
 from fedquilt_server.simulate.mosquitto import broker_command, free_port, wait_listening
 
@@ -103,7 +103,7 @@ class Peer:
         )
         self._transport.connect()
         assert self._connected.wait(PATIENCE)
-        self._transport.subscribe(self.topics.coordinator_filters())
+        self._transport.subscribe(self.topics.filters(*AGENT_KINDS))
 
     def _deliver(self, incoming: Incoming) -> None:
         if isinstance(incoming, MqttMessage):

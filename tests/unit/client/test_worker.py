@@ -19,7 +19,7 @@ import pytest
 
 from fedquilt_client.worker import Worker
 from fedquilt_common.datasets import load_dataset
-from fedquilt_common.datasets.public import digest_of, public_set
+from fedquilt_common.datasets.public import digest_samples, public_set
 from fedquilt_common.datasets.shares import digest_shares, shares
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Training
@@ -177,7 +177,7 @@ def test_labels_are_made_of_the_coordinators_public_set_or_not_at_all(own_digest
     own = kit.package("careless", f"Path({str(marker)!r}).touch()\nreturn Reply({{}})")
     data = {"set": "digits", "clients": 4, "public": {"samples": 20}}
     run = kit.run(algorithm={"name": own}, data=data)
-    digest = digest_of(public_set(experiment_of(run), load_dataset("digits"))) if own_digest else "0" * 64
+    digest = digest_samples(public_set(experiment_of(run), load_dataset("digits"))) if own_digest else "0" * 64
     event = do(kit.job(run.model_copy(update={"public": digest}), labels=True, allowed=["careless"]))
     assert (event["event"], marker.exists()) == (("done", True) if own_digest else ("failed", False))
     assert own_digest or "the public set on this board differs" in event["reason"]

@@ -79,7 +79,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             ("watch", "nofolder"),
             4,
-            "fedquilt: nofolder: there is no such folder, and it is no address of a page; write ",
+            "fedquilt: nofolder: there is no such folder, and it is not an address of a page; write ",
         ),
         (("watch", "runs/demo"), 4, "fedquilt: runs/demo: there is no such folder"),
         (("simulate", "small.yaml", "--linger", "-5"), 2, "--linger"),

@@ -215,7 +215,7 @@ def test_every_data_set_has_its_published_files() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["nothing"], 4, "'nothing' is no data set, and no such file or folder exists"),
+        (["nothing"], 4, "'nothing' is not a data set, and no such file or folder exists"),
         (["fashion-mnits"], 4, "did you mean 'fashion-mnist'?"),
         (["digits", "--set", "data.clients=3"], 4, "need an experiment file, and digits is none"),
         (["digits", "--rebalanced", "mean"], 4, "need an experiment file"),

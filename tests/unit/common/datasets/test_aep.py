@@ -102,7 +102,7 @@ def test_repeated_and_unsorted_rows_are_repaired_and_counted(tmp_path: Path) -> 
     [
         (0, '"T3"', '"T33"', "energydata_complete.csv, line 1: the header lacks T3"),
         (7, '","', ",", "line 8: has 28 fields instead of 29"),
-        (7, '"2016', '"16', "line 8: '16-01-11 18:00:00' is no date"),
+        (7, '"2016', '"16', "line 8: '16-01-11 18:00:00' is not a date"),
         (2, "2016-01-11 17:10:00", "2016-01-11 17:00:00", "two different rows of 2016-01-11 17:00:00"),
     ],
 )
@@ -145,7 +145,7 @@ def test_a_stray_quotation_mark(tmp_path: Path) -> None:
     lines = [line.replace('"', "") for line in csv_lines(900)]
     lines[3] = '"' + lines[3]
     write(tmp_path, lines)
-    with pytest.raises(DataUnavailableError, match=r"energydata_complete\.csv: is no CSV file .*quotation mark"):
+    with pytest.raises(DataUnavailableError, match=r"energydata_complete\.csv: is not a CSV file .*quotation mark"):
         aep.load(tmp_path)
 
 

@@ -189,9 +189,9 @@ def test_test_samples_do_not_change_the_training_samples(tmp_path: Path) -> None
     [
         ("2009-10-16 00:61:08.0 M019 ON", "does not begin with a date and a time.*00:61"),
         ("NaT x M019 ON", "does not begin with a date"),
-        ("2009-10-16 00:01:08.0 M019 BLUE", "'BLUE' is no value of sensor M019"),
-        ("2009-10-16 00:01:08.0 T001 nan", "'nan' is no value of sensor T001"),
-        ("2009-10-16 00:01:08.0 T001 ON", "'ON' is no value of sensor T001"),
+        ("2009-10-16 00:01:08.0 M019 BLUE", "'BLUE' is not a value of sensor M019"),
+        ("2009-10-16 00:01:08.0 T001 nan", "'nan' is not a value of sensor T001"),
+        ("2009-10-16 00:01:08.0 T001 ON", "'ON' is not a value of sensor T001"),
         ("2009-10-16 00:01:08.0 M019 ON Juggle begin", "'Juggle' is none of this home's activities"),
     ],
 )

@@ -147,7 +147,7 @@ def test_missing_columns(tmp_path: Path) -> None:
 def test_a_stray_quotation_mark(tmp_path: Path) -> None:
     lines = row("P01_01", 0, 4800, 1).replace('"', "") * 3000
     write(tmp_path, '"' + lines, row("P01_02", 0, 4800, 2))
-    with pytest.raises(DataUnavailableError, match=r"train\.csv: is no CSV file .*quotation mark"):
+    with pytest.raises(DataUnavailableError, match=r"train\.csv: is not a CSV file .*quotation mark"):
         epic_sounds.load(tmp_path)
 
 
@@ -193,7 +193,7 @@ def test_a_truncated_hdf5_file(tmp_path: Path) -> None:
     write_hdf5(place, P01_01=noise(4800), P01_02=noise(4800))
     path = place / "EPIC_audio.hdf5"
     path.write_bytes(path.read_bytes()[:9000])
-    with pytest.raises(DataUnavailableError, match=r"EPIC_audio.hdf5: is no HDF5 file that can be read .*truncated"):
+    with pytest.raises(DataUnavailableError, match=r"EPIC_audio.hdf5: is not an HDF5 file .*truncated"):
         epic_sounds.load(tmp_path)
 
 

@@ -129,7 +129,7 @@ def test_an_activity_that_nobody_did_is_noted(place: Path) -> None:
     ("text", "words"),
     [
         ("1.0 2 3\n", "line 1: has 3 fields"),
-        ("1.0 60\n1.1 fast\n", "line 2: holds something that is no number"),
+        ("1.0 60\n1.1 fast\n", "line 2: holds something that is not a number"),
         ("1.0 60\n\n1.1 1 2 nan\n", "line 3: holds a number that is not finite"),
         ("1.0 60\n1.1 1 2 1e39\n", "line 2: holds a number that is not finite, or too large"),
     ],

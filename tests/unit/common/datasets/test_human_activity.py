@@ -45,7 +45,7 @@ def test_uci_har_without_the_official_test_features_says_so(tmp_path: Path) -> N
         ("y_train.txt", "1\r\n", "samples have 1 labels"),
         ("X_train.txt", "1 2 3\r\n", "3 columns"),
         ("X_train.txt", "", "is empty"),
-        ("X_train.txt", "one two\r\n", "no table of numbers"),
+        ("X_train.txt", "one two\r\n", "is not a table of numbers"),
         ("subject_train.txt", "0\r\n0\r\n", "from 1 to 30"),
     ],
 )
@@ -157,7 +157,7 @@ def test_depth_as_it_is_published(tmp_path: Path) -> None:
     with pytest.raises(DataUnavailableError, match="instead of 36 x 36"):
         depth.load(tmp_path)
     (tmp_path / "depth" / "outdoor" / "Node3" / "stop" / "large.png").write_bytes(b"GIF89a")
-    with pytest.raises(DataUnavailableError, match="no PNG image"):
+    with pytest.raises(DataUnavailableError, match="is not a PNG image"):
         depth.load(tmp_path)
 
 

@@ -146,7 +146,7 @@ def changed(key: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ('{"users": [],\n"num_samples"', "line 2: is no JSON"),
+        ('{"users": [],\n"num_samples"', "line 2: is not JSON"),
         ({"users": ["a"]}, "lacks users, num_samples, user_data"),
         (shard(a=2) | {"num_samples": [3]}, "writer 'a': has 2 images and 2 labels, but num_samples is 3"),
         (shard(a=2) | {"num_samples": []}, "has 1 users, but 0 num_samples"),

@@ -62,8 +62,8 @@ def test_every_listed_sample_once(folder: Path, order: list[int], first: int) ->
         ("client,index\n0,1\n0,one\n", r"cut\.csv:3: '0,one' is not client,index"),
         ("client,index\n0,1,2\n", r"cut\.csv:2: "),
         ("client,index\n2,1\n", r"cut\.csv:2: client 2: the clients are 0 to 1"),
-        ("client,index\n0,6\n", r"cut\.csv:2: index 6 is no sample"),
-        (f'client,index\n0,1\n"{",1" * 70_000}\n', r"cut\.csv: is no CSV file .*stray quotation mark"),
+        ("client,index\n0,6\n", r"cut\.csv:2: index 6 is not a sample"),
+        (f'client,index\n0,1\n"{",1" * 70_000}\n', r"cut\.csv: is not a CSV file .*stray quotation mark"),
         ("client,index\n0,1\n1,1\n", r"cut\.csv:3: sample 1 has client 0 already"),
     ],
 )
@@ -92,7 +92,7 @@ def test_clients_with_too_few_samples(folder: Path) -> None:
 
 def test_public_samples_have_no_client(folder: Path) -> None:
     everything = "client,index\n" + "".join(f"{index % 2},{index}\n" for index in range(6))
-    with pytest.raises(DataUnavailableError, match="is no sample that a client may have; there are 5 of them"):
+    with pytest.raises(DataUnavailableError, match="is not a sample that a client may have; there are 5 of them"):
         cut(everything, folder, public={"samples": 1})
 
 

@@ -75,7 +75,7 @@ def test_a_file_that_is_no_shard_is_named(tmp_path: Path, content: bytes | None)
         path.write_bytes(path.read_bytes()[:-1])
     else:
         path.write_bytes(content)
-    with pytest.raises(DataUnavailableError, match=r"s.safetensors: is no shard of samples: .*delete it"):
+    with pytest.raises(DataUnavailableError, match=r"s.safetensors: is not a shard of samples: .*delete it"):
         read_shard(path, FORM)
 
 

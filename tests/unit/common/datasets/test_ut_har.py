@@ -134,7 +134,7 @@ def test_labels_in_two_folders(tmp_path: Path) -> None:
 def test_windows_that_are_no_numpy_file(tmp_path: Path) -> None:
     write_arrays(tmp_path)
     (tmp_path / "wifi-csi" / "UT_HAR" / "data" / "X_train.csv").write_text("1,2,3")
-    with pytest.raises(DataUnavailableError, match=r"X_train.csv: is no NumPy file"):
+    with pytest.raises(DataUnavailableError, match=r"X_train.csv: is not a NumPy file"):
         ut_har.load(tmp_path)
 
 

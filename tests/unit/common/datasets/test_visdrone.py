@@ -151,7 +151,7 @@ def test_a_truncated_image(tmp_path: Path) -> None:
 def test_a_file_that_is_no_image(tmp_path: Path) -> None:
     write(tmp_path, "train", "a", image=b"GIF89a")
     write(tmp_path, "test-dev", "b")
-    with pytest.raises(DataUnavailableError, match=r"a.jpg: is no JPEG image"):
+    with pytest.raises(DataUnavailableError, match=r"a.jpg: is not a JPEG image"):
         visdrone.load(tmp_path)
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
 from fedquilt_common.flood_control.subscriptions import Subscriptions
-from fedquilt_common.wire.topics import RELAYED, Topics
+from fedquilt_common.wire.topics import AGENT_KINDS, RELAYED, Topics
 from fedquilt_common.wire.transport import MqttMessage, Transport
 
 TOPICS = Topics("lab")
@@ -61,7 +61,7 @@ def side() -> Side:
 
 def test_everything_arrives_while_nobody_is_muted(side: Side) -> None:
     assert side.receives("a") == side.receives("unknown") == ALL
-    assert side.filters == {*TOPICS.coordinator_filters(), *TOPICS.filters("sites")}
+    assert side.filters == {*TOPICS.filters(*AGENT_KINDS), *TOPICS.filters("sites")}
 
 
 def test_nothing_of_a_muted_agent_arrives_and_all_of_the_others(side: Side) -> None:
@@ -74,7 +74,7 @@ def test_nothing_of_a_muted_agent_arrives_and_all_of_the_others(side: Side) -> N
     assert (side.receives("noisy"), side.receives("b")) == (ALL, set())
     side.subscriptions.unmute(["b"])
     assert side.receives("b") == side.receives("unknown") == ALL
-    assert side.filters == {*TOPICS.coordinator_filters(), *TOPICS.filters("sites")}
+    assert side.filters == {*TOPICS.filters(*AGENT_KINDS), *TOPICS.filters("sites")}
 
 
 def test_a_new_agent_is_found_while_another_one_is_muted(side: Side) -> None:
@@ -121,15 +121,15 @@ def test_a_mute_that_ends_without_a_connection_leaves_nothing_behind(side: Side)
     side.subscriptions.unmute(["noisy"])
     side.transport.connect()
     side.subscriptions.renew(TOPICS.filters("sites"))
-    assert side.filters == {*TOPICS.coordinator_filters(), *TOPICS.filters("sites")}
+    assert side.filters == {*TOPICS.filters(*AGENT_KINDS), *TOPICS.filters("sites")}
 
 
 def test_the_next_process_drops_what_the_session_has_of_the_last(side: Side) -> None:
     side.subscriptions.mute("noisy")
     side.restart()
-    assert side.filters > set(TOPICS.coordinator_filters())
+    assert side.filters > set(TOPICS.filters(*AGENT_KINDS))
     side.subscriptions.inherit(["a", "b", "noisy"])
-    assert side.filters == {*TOPICS.coordinator_filters(), *TOPICS.filters("sites")}
+    assert side.filters == {*TOPICS.filters(*AGENT_KINDS), *TOPICS.filters("sites")}
     assert side.receives("noisy") == ALL
 
 

@@ -7,7 +7,7 @@ from paho.mqtt.client import topic_matches_sub
 from tests.support.tables import each
 
 from fedquilt_common.errors import ProtocolError
-from fedquilt_common.wire.topics import ROOT, TOPIC_RULES, Address, Topics, check_name
+from fedquilt_common.wire.topics import AGENT_KINDS, ROOT, TOPIC_RULES, Address, Topics, check_name
 
 TOPICS = Topics("lab-1")
 BASE = f"{ROOT}/lab-1"
@@ -168,7 +168,7 @@ def seen_by(filters: list[str]) -> set[str]:
 
 
 def test_the_coordinator_hears_all_that_agents_write_and_nothing_else() -> None:
-    assert seen_by(TOPICS.coordinator_filters()) == {
+    assert seen_by(TOPICS.filters(*AGENT_KINDS)) == {
         "agents/pi.4_B/presence",
         "agents/pi.4_B/telemetry",
         "agents/pi.4_B/requests",

@@ -84,8 +84,8 @@ YIELDED: dict[str, tuple[Any, str]] = {
     "nothing": (None, "yielded None; yield a mapping of clients to tasks, such as `{client: task for client in"),
     "a list": ([TASK], "yielded the list [Task("),
     "a task": (TASK, "yielded Task("),
-    "a text as client": ({"0": TASK}, "yielded a task for '0', which is no client"),
-    "True as client": ({True: TASK}, "yielded a task for True, which is no client"),
+    "a text as client": ({"0": TASK}, "yielded a task for '0', which is not a client"),
+    "True as client": ({True: TASK}, "yielded a task for True, which is not a client"),
     "no such client": ({99: TASK}, "yielded a task for client 99, which does not exist; the clients are 0 to 98"),
     "a negative client": ({-1: TASK}, "yielded a task for client -1, which does not exist"),
     "no task": ({0: MODEL}, "yielded the dict {'w': array([0.], dtype=float32)} for client 0; yield a Task"),
@@ -123,9 +123,9 @@ RETURNED: dict[str, tuple[Any, str]] = {
     "complex": (State({"w": np.zeros(1, np.complex64)}), "arrays of dtype complex64 cannot be sent"),
     "another shape": (State({"w": np.zeros((2, 1), np.float32)}), "State.arrays['w'] is float32 of shape (2, 1)"),
     "another name": (State({"x": np.zeros(1, np.float32)}), "State.arrays lacks 'w'"),
-    "a further array": (State({**MODEL, "x": HUGE[:0]}), "State.arrays['x'] is no array of the model; put further"),
+    "a further array": (State({**MODEL, "x": HUGE[:0]}), "State.arrays['x'] is not an array of the model; put further"),
     "a text as score": (State(MODEL, scores={"accuracy": "high"}), "State.scores['accuracy'] is the str 'high'"),  # type: ignore[dict-item]
-    "no JSON": (State(MODEL, report={"x": {1, 2}}), "State.report['x'] is the set {1, 2}, which is no JSON"),
+    "no JSON": (State(MODEL, report={"x": {1, 2}}), "State.report['x'] is the set {1, 2}, which is not JSON"),
     "not finite in the report": (State(MODEL, report={"x": [NAN[0]]}), "State.report['x'] is the list"),
     "no report": (State(MODEL, report=3), "State.report is the int 3"),  # type: ignore[arg-type]
 }

@@ -16,11 +16,25 @@ from fedquilt_server.round.states import (
     TRANSITIONS,
     IllegalTransitionError,
     RunState,
+    Transition,
     check_transition,
-    mermaid,
 )
 
 DOCS = Path(__file__).parents[4] / "docs" / "machine.md"
+
+
+def mermaid() -> str:
+    """The table as a Mermaid state diagram."""
+    lines = ["stateDiagram-v2", f"    [*] --> {RunState.WAITING.value}"]
+    lines += [f"    {t.source.value} --> {t.target.value}: {_label(t)}" for t in TRANSITIONS]
+    return "\n".join([*lines, f"    {RunState.FINISHED.value} --> [*]"])
+
+
+def _label(transition: Transition) -> str:
+    causes = " or ".join(transition.causes)
+    condition = f", {transition.condition}" if transition.condition else ""
+    commands = f" / {', '.join(transition.commands)}" if transition.commands else ""
+    return f"{causes}{condition}{commands}"
 
 
 def test_the_docs_draw_the_table() -> None:
