@@ -64,5 +64,7 @@ def quantile_bins(y: NDArray[Any], bins: int) -> NDArray[np.int64]:
     flat = y.reshape(-1)
     if not np.isfinite(flat).all():
         raise DataUnavailableError(f"{where}: sample {int(np.flatnonzero(~np.isfinite(flat))[0])} has no finite target")
+    if not len(flat):
+        return np.empty(0, dtype=np.int64)
     ranks = -(-np.arange(1, bins) * (len(flat) - 1) // bins)  # the first sample at or above each quantile
     return np.searchsorted(np.sort(flat)[ranks], flat, side="right").astype(np.int64)
