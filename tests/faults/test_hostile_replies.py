@@ -179,6 +179,7 @@ CASES: dict[str, Case] = {
     "future exchange": Case(moved(exchange=1), "round 2, exchange 1 is not open"),
     "client of another agent": Case(moved(client=2), "agent pi does not host client 2"),
     "client that nobody has": Case(moved(client=999), "agent pi does not host client 999"),
+    "client that no message can name": Case(moved(client=1_000_000), "is not one of federation", count=4, told=False),
     "agent that nobody knows": Case(moved(agent="mallory"), "agent mallory does not host client 0", told=False),
     "no number in the topic": Case(
         lambda p, m: p.say("fedquilt/v1/lab/agents/pi/replies/x/2.0/0", b"x"), "is not one of federation", told=False

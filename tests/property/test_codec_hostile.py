@@ -58,6 +58,11 @@ HOSTILE = {
     "a list": made([]),
     "a number for a tensor": made({"a": 1}),
     "no offsets": made({"a": {"dtype": "F32", "shape": [1]}}, bytes(4)),
+    "half of a character in a name": made(b'{"\\ud800":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', bytes(4)),
+    "half of a character in metadata": made(b'{"__metadata__":{"fedquilt":"\\ud800"}}'),
+    "half of a character in metadata of written form": made(
+        b'{"__metadata__":{"fedquilt-sum":"\\udfff"},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', bytes(4)
+    ),
     "deep": made(b'{"a":' + b"[" * 50_000 + b"]" * 50_000 + b"}"),
     "offsets overlap": made({"a": tensor(), "b": tensor(offsets=(2, 6))}, bytes(6)),
     "offsets are the same": made({"a": tensor(), "b": tensor()}, bytes(4)),

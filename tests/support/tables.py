@@ -10,7 +10,7 @@ import pytest
 
 
 def each(
-    cases: Iterable[Any] | Callable[[], Iterable[Any]], name: Callable[..., object] = repr
+    cases: Iterable[Any] | Callable[[], Iterable[Any]], name: Callable[..., object] = lambda *case: case
 ) -> Callable[[Callable[..., None]], Callable[[], None]]:
     """Return a decorator that makes one test of a check: it checks all cases, and names all that fail.
 

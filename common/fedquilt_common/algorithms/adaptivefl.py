@@ -90,6 +90,8 @@ class AdaptiveFL:
         starts = self.starts
         if starts is not None and (not starts or isinstance(starts, str) or not all(map(_is_start, starts))):
             raise ValueError(f"starts = {starts!r}: give the layers, by number from 0 or by name, where cutting begins")
+        if self.tau < 0:
+            raise ValueError(f"tau = {self.tau}: layers are numbered from 0")
         below = [start for start in starts or () if isinstance(start, int) and start < self.tau]
         if below:
             raise ValueError(

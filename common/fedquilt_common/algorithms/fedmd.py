@@ -59,9 +59,10 @@ class FedMD(OwnModel):
             raise ValueError("compress must be true or false")
         if type(self.bits) is not int or not 1 <= self.bits <= 16:
             raise ValueError("bits must be a whole number from 1 to 16")
-        for field, usual in (("bits", 8), ("ranges", "class")) if not self.compress else ():
-            if (value := getattr(self, field)) != usual:
-                raise ValueError(f"{field} = {value!r}: only compressed labels have it; set compress: true")
+        if not self.compress and self.bits != 8:
+            raise ValueError(f"bits = {self.bits}: only compressed labels have it; set compress: true")
+        if not self.compress and self.ranges in ("sample", "tensor"):
+            raise ValueError(f"ranges = {self.ranges!r}: only compressed labels have it; set compress: true")
 
     @property
     def loss(self) -> Loss:

@@ -71,13 +71,18 @@ class ScaleFL:
         """Return the sub-model of a kind of board: the first channels (floor), and the stages up to its last exit.
 
         Raises:
-            SliceError: the model has fewer exits than the strongest boards train.
+            SliceError: the model has fewer or more exits than the strongest boards train.
         """
-        count = max(1, len(anatomy.exits_after))
-        if count < max(self.exits.values()):
+        count, most = max(1, len(anatomy.exits_after)), max(self.exits.values())
+        if count < most:
             raise SliceError(
-                f"algorithm.exits: the strongest boards train {max(self.exits.values())} exits, but the model has "
-                f"{count}; give it early exits, such as model: {{name: convnet, exits: [0, 1]}}"
+                f"algorithm.exits: the strongest boards train {most} exits, but the model has {count}; give the model "
+                f"{most - 1} early exits, such as model: {{name: convnet, exits: [0, 1]}}, or lower algorithm.exits"
+            )
+        if count > most:
+            raise SliceError(
+                f"algorithm.exits: the model has {count} exits, but the strongest boards train {most}, so nobody "
+                f"trains its last layers; let them train {count}, or give the model {most - 1} early exits"
             )
         wide = prefix(anatomy, self.widths[kind], "floor")
         return Slice(anatomy, wide.kept, absent_arrays(anatomy, self.exits[kind]))

@@ -176,7 +176,11 @@ class SensorNoise(Section):
 
 
 def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return [value]
+    if not isinstance(value, list | tuple):
+        raise ValueError("must be a number, or a list of numbers, one for each channel")
+    return value
 
 
 _EachChannel = BeforeValidator(_as_list)

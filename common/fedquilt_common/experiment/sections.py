@@ -155,7 +155,8 @@ class Schedule(Section):
         for name in sorted(frozenset[str]().union(*_SCHEDULE_FIELDS.values())):
             value = getattr(self, name)
             if value is not None and name not in allowed:
-                yield Problem(name, value, f"the kind '{self.kind}' does not use it; remove it")
+                shown = list(value) if isinstance(value, tuple) else value
+                yield Problem(name, shown, f"the kind '{self.kind}' does not use it; remove it")
             if value is None and name in allowed and name in _REQUIRED:
                 yield Problem(name, None, f"the kind '{self.kind}' needs it; {_REQUIRED[name]}")
 
@@ -193,7 +194,7 @@ class BatchAugment(Section):
     @model_validator(mode="after")
     def _check_fields(self) -> BatchAugment:
         if not self.crop and not self.flip:
-            raise validation_error([Problem("crop", 0, "nothing would change; set crop, such as 4, or flip: true")])
+            raise validation_error([Problem("crop", None, "nothing would change; set crop, such as 4, or flip: true")])
         return self
 
 

@@ -81,6 +81,8 @@ def find_start(anatomy: Anatomy, start: Start, key: str = "algorithm.starts") ->
                 f"these, or of a module around it: {', '.join(names)}"
             )
         return min(depths)
+    if start < 0:
+        raise SliceError(f"{key} = {start}: layers are numbered from 0; see `fedquilt model inspect`")
     deepest = max(names.values(), default=-1)
     if start > deepest:
         raise SliceError(

@@ -132,8 +132,10 @@ def stack(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -
 
 
 def reduce(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:
-    """mean, sum, max, ...: a reduced dimension disappears, or keeps one entry."""
+    """mean, sum, max, ...: a reduced dimension disappears, or keeps one entry. With two tensors: element by element."""
     x = args[0]
+    if len(traced_in([args, dict(kwargs)])) > 1:
+        return elementwise(walk, called, args, kwargs, result)
     named = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis"))
     reduced = range(len(x.shape)) if named is None else [named] if isinstance(named, int) else named
     places = {place % len(x.shape) for place in reduced}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import linecache
 import operator
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +27,19 @@ class ModelTracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return m.__module__ in _OURS or super().is_leaf_module(m, module_qualified_name)
+
+    def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
+        """Make a symbol of the input alone: it is all that training and evaluation give forward."""
+        inputs = list(inspect.signature(root_fn).parameters.values())[1:]
+        if inputs and inputs[0].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and all(map(_is_optional, inputs[1:])):
+            return root_fn, [self.root, self.create_proxy("placeholder", inputs[0].name, (), {})]
+        return super().create_args_for_root(root_fn, is_module, concrete_args)
+
+
+def _is_optional(parameter: inspect.Parameter) -> bool:
+    return parameter.default is not parameter.empty or parameter.kind in (
+        parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD,
+    )  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -130,7 +130,19 @@ def _divide(header: str) -> tuple[Any, str]:
 def _read_texts(found: Mapping[str, Any] | None) -> dict[str, str]:
     if found is not None and not (isinstance(found, dict) and all(isinstance(text, str) for text in found.values())):
         raise ValueError("its metadata are not texts")
-    return dict(found or {})
+    texts = dict(found or {})
+    for name, text in texts.items():
+        _check_unicode(name + text)
+    return texts
+
+
+def _check_unicode(text: str) -> None:
+    """Refuse half of a character, which JSON can escape: it could not be written again."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{text[:80]!r} has half of a character") from None
 
 
 @lru_cache(_REMEMBERED)
@@ -140,6 +152,7 @@ def _read_places(arrays: str, start: int, size: int) -> Mapping[str, ArrayPlace]
     for name, field in sorted(json.loads(arrays).items(), key=lambda item: tuple(item[1]["data_offsets"])):
         if name == _METADATA:
             raise ValueError(f"{_METADATA} is not a name of an array")
+        _check_unicode(name)
         place = ArrayPlace(field["dtype"], _read_shape(name, field["shape"]), at)
         if place.dtype not in DTYPES:
             raise ValueError(f"fedquilt does not send the dtype {place.dtype} of {name[:80]!r}")

@@ -25,6 +25,8 @@ BRIDGE_UP, BRIDGE_DOWN = b"1", b"0"
 """What a site's Mosquitto publishes about its bridge: it is connected to the central broker, or not."""
 _NUMBER_PATTERN: Final = "0|[1-9][0-9]{0,8}"
 """Only the form that ``str`` writes, so that no two topics mean the same."""
+_LEVEL_PATTERNS: Final = {"agent": NAME_PATTERN, "site": NAME_PATTERN, "client": "0|[1-9][0-9]{0,5}"}
+"""Forms of levels that are not any number; messages name clients below 1,000,000."""
 _LEVEL: Final = re.compile("<([a-z]+)>")
 
 TopicKind = Literal[
@@ -273,7 +275,7 @@ class Topics:
 
 def _pattern(rule: TopicRule) -> re.Pattern[str]:
     def group(level: re.Match[str]) -> str:
-        return f"(?P<{level[1]}>{NAME_PATTERN if level[1] in ('agent', 'site') else _NUMBER_PATTERN})"
+        return f"(?P<{level[1]}>{_LEVEL_PATTERNS.get(level[1], _NUMBER_PATTERN)})"
 
     return re.compile(_LEVEL.sub(group, rule.suffix.replace(".", r"\.")))
 

@@ -33,6 +33,7 @@ from fedquilt_common.process.malloc import reuse_freed_memory
 from fedquilt_common.secure_aggregation.packages import check_packages
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import Arrays, ClientId, Examples
+from fedquilt_common.user_imports import is_user_import
 
 if TYPE_CHECKING:
     from fedquilt_common.tracing.cost import Cost
@@ -247,7 +248,14 @@ class Workbench(ExperimentTools):
                 raise ExperimentError(f"{self._key_of(model)}: {error}") from None
 
     def _check_levels(self) -> None:
-        """Check that the algorithm has the levels that lines of the fleet name."""
+        """Check that the algorithm has the levels that lines of the fleet name, and that boards choose by a budget."""
+        chooses = hasattr(self.algorithm(), "find_level") or is_user_import(self.experiment.algorithm.name)
+        for number, line in enumerate(self.experiment.fleet if not chooses else ()):
+            if line.budget is not None:
+                raise ExperimentError(
+                    f"fleet.{number}.budget: with '{self.experiment.algorithm.name}' boards train what they receive, "
+                    "whatever it needs; remove the key, or use adaptivefl"
+                )
         names = dict.fromkeys(name for line in self.experiment.fleet for name in line.fits or ())
         for name in names:
             find_level(self.algorithm(), name, self)

@@ -237,6 +237,13 @@ def test_levels_of_the_fleet_must_be_the_algorithms(algorithm: Any, name: str, r
         find_level(algorithm, name, ctx())
 
 
+def test_layers_are_numbered_from_0() -> None:
+    with pytest.raises(SliceError, match=r"algorithm.start = -4: layers are numbered from 0"):
+        Decoupled(start=-4).init(model(), ctx())
+    with pytest.raises(ValueError, match="tau = -5: layers are numbered from 0"):
+        AdaptiveFL(starts=(-3, -2), tau=-5)
+
+
 def test_decoupled_needs_a_start_layer_of_a_model_that_declares_none() -> None:
     with pytest.raises(SliceError, match=r"algorithm.start: .* give one, such as 0"):
         Decoupled().init(model(), ctx())

@@ -48,7 +48,7 @@ def by_head(s: Any, x: Tensor) -> Any:
 
 def gated(s: Any, x: Tensor) -> Any:
     a, b = s.a(x).chunk(2, 1)
-    return s.head((a * torch.sigmoid(b)).mean([2, 3]))
+    return s.head(torch.max(a * torch.sigmoid(b), a).mean([2, 3]))
 
 
 def in_turn(s: Any, x: Tensor) -> Any:

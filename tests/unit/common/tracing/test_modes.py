@@ -84,6 +84,18 @@ def test_what_is_drawn_while_tracing_is_not_frozen_into_sub_models(forward: Any)
         blueprint_for(module(forward, **PARTS), X)
 
 
+def switched(s: Any, x: Tensor, features: bool = False, *more: Any, scale: Any = None, **options: Any) -> Any:
+    x = s.b(s.a(x))
+    if features or more or scale is not None or options:
+        return x
+    return s.h(x)
+
+
+def test_other_arguments_of_forward_have_their_defaults() -> None:
+    plan = checked(module(switched, **PARTS))
+    assert [(group.name, group.size) for group in plan.anatomy.groups] == [("a", 8), ("b", 8)]
+
+
 def adding(s: Any, x: Tensor) -> Any:
     total = torch.zeros(1)
     total += x.mean()

@@ -114,6 +114,7 @@ HOSTILE = [
     f"{BASE}/slices/1e3/0",
     f"{BASE}/slices/0x1/0",
     f"{BASE}/slices/1000000000/0",
+    f"{BASE}/agents/pi/replies/1000000/1.0/0",  # no message can name this client
     f"{BASE}/slices/0/{'9' * 5000}",
     f"{BASE}/slices/\u0663/0",  # an Arabic three: isdigit() and int() take it
     f"{BASE}/slices/\u00b2/0",  # a superscript two: isdigit() takes it, int() does not
