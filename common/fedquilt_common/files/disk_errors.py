@@ -13,7 +13,8 @@ from fedquilt_common.errors import RunFolderError
 _OF_A_FAULTY_DISK: Final = frozenset({"EIO", "EUCLEAN", "ENODEV", "ENXIO", "ESTALE"})
 """Names of the errors of a disk that is broken or gone; some systems do not have all of them."""
 _OF_THE_DISK: Final = _OF_A_FAULTY_DISK | {
-    "ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "ENOENT", "ENOTDIR", "EISDIR",
+    "ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "ENOENT", "ENOTDIR", "EISDIR", "EEXIST", "ELOOP",
+    "ENAMETOOLONG",
 }  # fmt: skip
 _FAULTY: Final = "Check that the disk is connected, and check its file system with `fsck`"
 
@@ -44,4 +45,6 @@ def _advise(name: str | None, folder: Path) -> str:
         return _FAULTY
     if name in ("ENOENT", "ENOTDIR"):
         return f"Check the path: {folder} must be a folder that exists, and nothing may remove it during the run"
+    if name in ("EEXIST", "ELOOP", "ENAMETOOLONG"):
+        return "Choose another folder"
     return f"Free disk space in {folder} or make it writable"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -53,7 +54,7 @@ def replay_run(
         RunFailedError: a reply cannot be made again here.
         ReplayStoppedError: a person has stopped the replay.
     """
-    if work.resolve() == folder.resolve():
+    if os.path.realpath(work) == os.path.realpath(folder):  # Path.resolve fails on a link to itself
         raise RunFolderError(f"--out {work} is the run itself: choose another folder for the replay")
     with lock_folder(work):
         journal = work / JOURNAL

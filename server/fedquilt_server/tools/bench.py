@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -101,8 +102,9 @@ def bench_rounds(
     *,
     secure: bool = False,
     relay: bool = False,
-) -> BenchResult:
-    """Run a ``bench_experiment``.
+    should_stop: Callable[[], bool] = lambda: False,
+) -> BenchResult | None:
+    """Run a ``bench_experiment``; returns None if ``should_stop`` stopped it before its end.
 
     Args:
         agents: number of agent processes.
@@ -112,6 +114,7 @@ def bench_rounds(
         out: run folder to keep; None uses a temporary one.
         secure: with secure aggregation.
         relay: with exact sums, and agents that add replies up.
+        should_stop: called several times a second.
 
     Raises:
         FedquiltError: as ``run_simulation``.
@@ -120,6 +123,5 @@ def bench_rounds(
     with tempfile.TemporaryDirectory(prefix="fedquilt-bench-") as folder:
         plan = make_plan(experiment, out or Path(folder) / "run")
         # A fork has the modules of all training processes, and the memory of one that needs few of them is measured.
-        done = run_simulation(replace(plan, forks=False), lambda _: None)
-    assert done is not None  # noqa: S101 - without should_stop, a run ends with a result
-    return BenchResult(done.result, done.memory)
+        done = run_simulation(replace(plan, forks=False), lambda _: None, should_stop)
+    return None if done is None else BenchResult(done.result, done.memory)

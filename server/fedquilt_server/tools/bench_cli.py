@@ -14,7 +14,9 @@ from rich.table import Table
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.sections import FleetLine
+from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.rejections import list_problems
+from fedquilt_server.status.console import print_message
 from fedquilt_server.tools.lora import Lora
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -76,7 +78,13 @@ def bench_round(
         raise ExperimentError(f"--clients {clients or agents}: with --secure, choose 3 clients or more")
     if secure and relay:
         raise ExperimentError("--secure --relay: masked replies cannot be added up by an agent; give one of the two")
-    result = bench_rounds(agents, clients or agents, megabytes, rounds, out, secure=secure, relay=relay)
+    stop = StopSignal()
+    result = bench_rounds(
+        agents, clients or agents, megabytes, rounds, out, secure=secure, relay=relay, should_stop=stop
+    )
+    if result is None:
+        print_message("Interrupted. Its rounds so far are not printed")
+        raise typer.Exit(stop.exit_code)
     if json_:
         typer.echo(json.dumps(result.as_json(), indent=2))
     else:

@@ -16,7 +16,7 @@ import pytest
 from tests.support import warm
 from tests.unit.server.replay.conftest import ROUNDS, Kit, overwrite
 
-from fedquilt_common.errors import RunFolderError
+from fedquilt_common.errors import FolderInUseError, RunFolderError
 from fedquilt_common.files.digests import digest_file, kind_of
 from fedquilt_server.replay import engine
 from fedquilt_server.replay.replay import ReplaySettings
@@ -229,6 +229,9 @@ def test_a_folder_with_something_else_is_no_work_folder(kit: Kit, content: str) 
 def test_a_run_is_not_replayed_in_its_own_folder_nor_without_a_journal(kit: Kit) -> None:
     with pytest.raises(RunFolderError, match="is the run itself"):
         Kit(kit.run, kit.run).replay()
+    (loop := kit.work.parent / "loop").symlink_to(loop)
+    with pytest.raises(FolderInUseError, match="choose another folder"):
+        Kit(kit.run, loop).replay()
     with pytest.raises(RunFolderError, match="holds no run that has started"):
         Kit(kit.work, kit.run / "work").replay()
 
