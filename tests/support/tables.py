@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 
+def _list_arguments(*case: Any) -> str:
+    return ", ".join(map(repr, case))
+
+
 def each(
-    cases: Iterable[Any] | Callable[[], Iterable[Any]], name: Callable[..., object] = lambda *case: case
+    cases: Iterable[Any] | Callable[[], Iterable[Any]], name: Callable[..., object] = _list_arguments
 ) -> Callable[[Callable[..., None]], Callable[[], None]]:
     """Return a decorator that makes one test of a check: it checks all cases, and names all that fail.
 

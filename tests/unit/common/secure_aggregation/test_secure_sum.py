@@ -231,7 +231,7 @@ def test_a_client_tells_its_shares_once() -> None:
     board, tasks = masked_board()
     board.answer(tasks[0])
     assert not board.secrets
-    with pytest.raises(PayloadError, match="has told its shares already"):
+    with pytest.raises(PayloadError, match="has sent its shares already"):
         board.answer(tasks[0])
 
 
