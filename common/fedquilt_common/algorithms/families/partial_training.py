@@ -46,8 +46,8 @@ class PartialTraining(ABC):
             smallest.
         mask_absent_classes: a client leaves the logits of classes without samples out of its loss, and its classifier
             rows of these classes are not averaged.
-        statistics: the rounds after which the connected clients of the greatest width, drawn or not, collect the
-            statistics of static batch norms. Between them, evaluation uses the statistics of the test batches.
+        statistics: the rounds after which all connected clients, drawn or not, collect the statistics of static batch
+            norms over the whole model. Between them, evaluation uses the statistics of the test batches.
         cut: patterns for the names of the channel groups that are cut, such as ``*.attention``; the others stay whole.
             Empty: all are cut.
     """
@@ -165,13 +165,11 @@ class PartialTraining(ABC):
     def _collect_statistics(
         self, arrays: Arrays, ctx: ServerContext
     ) -> Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], Arrays]:
-        """Run the sBN pass (HeteroFL, section 3) as an exchange: no sample leaves a client."""
-        widths = {client: self._width_of(client, ctx) for client in sorted(ctx.fleet)}
-        clients = [client for client, width in widths.items() if width == max(widths.values())]
+        """Run the sBN pass (HeteroFL, section 3) as an exchange with all connected clients: no sample leaves one."""
         anatomy = ctx.anatomy
         shapes = {name: anatomy.arrays[name].shape for name in anatomy.statistics}
         task = Task("statistics", arrays, expect=shapes)
-        replies = yield dict.fromkeys(clients, task)
+        replies = yield dict.fromkeys(sorted(ctx.fleet), task)
         return {**arrays, **pool_statistics(replies, anatomy)}
 
 
