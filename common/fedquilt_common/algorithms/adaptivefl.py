@@ -105,15 +105,16 @@ class AdaptiveFL:
         Raises:
             SliceError: the model does not have such sub-models.
         """
-        starts = [find_start(ctx.anatomy, start) for start in self.starts or ctx.anatomy.start_layers]
+        named = self.starts or ctx.anatomy.start_layers
+        starts = [find_start(ctx.anatomy, start) for start in named]
         if self.levels and not starts:
             raise SliceError(
                 "algorithm.starts is missing, and this model declares no start layers; give the layers from which on a "
                 "level is cut, such as [2, 1]; `fedquilt model inspect` lists them"
             )
-        if self.levels and (problem := self._starts_problem(self.starts or ctx.anatomy.start_layers, starts)):
+        if self.levels and (problem := self._starts_problem(named, starts)):
             raise SliceError(f"{problem}; `fedquilt model inspect` lists the layers")
-        return make_pool(ctx.anatomy, self.levels, starts)
+        return make_pool(ctx.anatomy, self.levels, named)
 
     def _starts_problem(self, named: Sequence[Start], starts: Sequence[int]) -> str:
         """Return why the pool cannot begin to cut at these layers; empty if it can.
@@ -123,8 +124,6 @@ class AdaptiveFL:
             starts: their numbers.
         """
         chosen = f"{list(named)}" + (f" (layers {list(starts)}, counted from 0)" if list(named) != list(starts) else "")
-        if len(set(starts)) < len(starts):
-            return f"algorithm.starts = {chosen}: some are the same layer; give different ones"
         if min(starts) < self.tau:
             return (
                 f"algorithm.tau = {self.tau}: all sub-models share the layers before tau, but the start layers "

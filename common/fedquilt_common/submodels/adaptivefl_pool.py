@@ -49,9 +49,15 @@ def make_pool(anatomy: Anatomy, levels: Mapping[str, float], starts: Sequence[St
         starts: the p different start layers, in any order.
 
     Raises:
-        SliceError: a width leaves a layer no channel, or the model has no layer at a start.
+        SliceError: a width leaves a layer no channel, the model has no layer at a start, or two starts are one layer.
     """
     latest_first = sorted((find_start(anatomy, start) for start in starts), reverse=True) if levels else []
+    if len(set(latest_first)) < len(latest_first):
+        numbers = f" (layers {sorted(latest_first)}, counted from 0)"
+        raise SliceError(
+            f"algorithm.starts = {list(starts)}{numbers}: some are the same layer; give different ones; "
+            "`fedquilt model inspect` lists the layers"
+        )
     members = [
         Member(f"{level}{number}", level, width, start, cut_from(anatomy, width, start))
         for level, width in sorted(levels.items(), key=lambda item: item[1])

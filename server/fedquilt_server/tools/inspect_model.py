@@ -173,7 +173,7 @@ def _read_parameter(text: str) -> tuple[str, Any]:
 
 
 def inspect_model(
-    options: InspectOptions, widths: Sequence[float], levels: Mapping[str, float], starts: Sequence[int]
+    options: InspectOptions, widths: Sequence[float], levels: Mapping[str, float], starts: Sequence[Start]
 ) -> dict[str, Any]:
     """Return the report: the channel groups, one row per width, one row per member of AdaptiveFL's pool.
 
@@ -211,7 +211,7 @@ _NO_SUB_MODELS: Final[Mapping[str, Any]] = {"groups": [], "widths": [], "pool": 
 
 
 def _sub_models(
-    options: InspectOptions, widths: Sequence[float], levels: Mapping[str, float], starts: Sequence[int]
+    options: InspectOptions, widths: Sequence[float], levels: Mapping[str, float], starts: Sequence[Start]
 ) -> dict[str, Any]:
     """Return what the report has of a model that can be traced; arguments as ``inspect_model``."""
     anatomy = options.blueprint.anatomy
@@ -255,7 +255,7 @@ def _pool_rows(
     options: InspectOptions,
     anatomy: Anatomy,
     levels: Mapping[str, float],
-    starts: Sequence[int],
+    starts: Sequence[Start],
     whole: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return AdaptiveFL's pool, largest first as in Table 1, or the reason why the model has no pool."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
@@ -15,8 +14,6 @@ from fedquilt_common.experiment.sections import Training
 from fedquilt_common.rejections import list_problems
 from fedquilt_common.user_imports import print_to_stderr
 from fedquilt_server.tools.inspect_model import LEVELS, WIDTHS, inspect_model, print_report, read_options
-
-_OptionNumber = TypeVar("_OptionNumber", int, float)
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 model_app = typer.Typer(no_args_is_help=True, help="Inspect a model and its sub-models.")
@@ -39,7 +36,9 @@ def inspect_(
     tokens: Annotated[bool, typer.Option("--tokens", help="Samples are integers, such as tokens of a text.")] = False,
     widths: Annotated[str | None, typer.Option(help="Widths to report, such as 1,0.5,0.25.")] = None,
     levels: Annotated[str | None, typer.Option(help="AdaptiveFL's levels, such as M=0.66,S=0.4.")] = None,
-    starts: Annotated[str | None, typer.Option(help="AdaptiveFL's start layers, such as 8,6,4.")] = None,
+    starts: Annotated[
+        str | None, typer.Option(help="AdaptiveFL's start layers, numbers or names, such as 8,6,4.")
+    ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Batch size for the memory estimate.")] = 32,
     precision: Annotated[
         str, typer.Option(help="Precision for the memory estimate: fp32, amp, fp16 or bf16.")
@@ -56,9 +55,9 @@ def inspect_(
             options = read_options(name, params or [], shape, classes, tokens, training, private)
             report = inspect_model(
                 options,
-                _read_numbers("--widths", widths, float, "1,0.5,0.25") if widths else WIDTHS,
+                _read_widths(widths) if widths else WIDTHS,
                 _read_levels(levels) if levels else LEVELS,
-                _read_numbers("--starts", starts, int, "8,6,4") if starts else [],
+                [int(part) if part.lstrip("-").isdecimal() else part for part in starts.split(",")] if starts else [],
             )
     except ValidationError as error:
         raise ExperimentError(f"--precision {precision}: {list_problems(error)[0].why}") from None
@@ -70,11 +69,11 @@ def inspect_(
         print_report(report, Console())
 
 
-def _read_numbers(option: str, text: str, kind: Callable[[str], _OptionNumber], example: str) -> list[_OptionNumber]:
+def _read_widths(text: str) -> list[float]:
     try:
-        return [kind(part) for part in text.split(",")]
+        return [float(part) for part in text.split(",")]
     except ValueError:
-        raise ExperimentError(f"{option} {text}: write numbers such as {example}") from None
+        raise ExperimentError(f"--widths {text}: write numbers such as 1,0.5,0.25") from None
 
 
 def _read_levels(text: str) -> dict[str, float]:

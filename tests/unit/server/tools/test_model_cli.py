@@ -128,6 +128,15 @@ def test_an_own_model_needs_no_annotation(tmp_path: Path) -> None:
     assert [row["params"] for row in report["widths"]] == [9 * w + w + 2 * w + 36 * w * 10 + 10 for w in (8, 4)]
 
 
+def test_start_layers_have_numbers_or_names(tmp_path: Path) -> None:
+    hidden = ("mlp", "--set", "hidden=[64,64,64]", "--json", "--starts")
+    named, numbered, repeated = (
+        json.loads(shell(tmp_path, *hidden, starts).stdout) for starts in ("fc2,fc3", "1,2", "2,fc3")
+    )
+    assert named["pool"] == numbered["pool"] != []
+    assert "(layers [2, 2], counted from 0): some are the same layer" in repeated["pool_error"]
+
+
 @pytest.mark.parametrize(
     ("name", "problem", "heads"),
     [
@@ -192,7 +201,6 @@ def test_what_stays_whole_and_what_suits_badly_is_shown(tmp_path: Path) -> None:
         (["mlp", "--set", "hidden"], "--set hidden: write it as key=value"),
         (["mlp", "--widths", "1,0"], "widths = "),
         (["mlp", "--widths", "wide"], "--widths wide: write numbers such as 1,0.5,0.25"),
-        (["mlp", "--starts", "1.5"], "--starts 1.5: write numbers such as 8,6,4"),
         (["mlp", "--levels", "M"], "--levels M: write them as M=0.66,S=0.4"),
         (["mlp", "--precision", "fp8"], "--precision fp8: "),
         (["convnet", "--input", "64"], "no images"),
