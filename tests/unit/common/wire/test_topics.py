@@ -7,6 +7,7 @@ from paho.mqtt.client import topic_matches_sub
 from tests.support.tables import each
 
 from fedquilt_common.errors import ProtocolError
+from fedquilt_common.wire.messages import ReceiptMessage
 from fedquilt_common.wire.topics import AGENT_KINDS, ROOT, TOPIC_RULES, Address, Topics, check_name
 
 TOPICS = Topics("lab-1")
@@ -143,6 +144,15 @@ HOSTILE = [
     "fedquilt/v2/lab-1/round",
     "Fedquilt/v1/lab-1/round",
 ]
+
+
+def test_a_receipt_can_name_every_reply_that_a_topic_can() -> None:
+    topic = f"{BASE}/agents/pi/replies/999999/999999999.999999999/999999999"
+    found = TOPICS.parse(topic)
+    receipt = ReceiptMessage(
+        run="r", client=found.client, round=found.round, exchange=found.exchange, digest="0" * 32, outcome="rejected"
+    )
+    assert (receipt.client, receipt.round, receipt.exchange) == (999_999, 999_999_999, 999_999_999)
 
 
 @each(HOSTILE, lambda topic: ascii(topic)[:60])
