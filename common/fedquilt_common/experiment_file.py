@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import dataclasses
 import functools
 import json
@@ -252,17 +250,13 @@ def _field_named_in(message: str, known: Sequence[str], fields: Mapping[str, Any
         return Problem("algorithm", dict(fields), message)
     first = min(found, key=found.__getitem__)
     value = fields.get(first)
-    return Problem(f"algorithm.{first}", value, message if value is None else _without_value(message, first))
+    return Problem(f"algorithm.{first}", value, message if value is None else _without_value(message, first, value))
 
 
-def _without_value(message: str, name: str) -> str:
-    """Return what follows ``name = value: `` in a message; ``error_line`` writes these itself."""
-    if message.startswith(start := f"{name} = "):
-        for colon in re.finditer(": ", message):
-            with contextlib.suppress(ValueError, SyntaxError):
-                ast.literal_eval(message[len(start) : colon.start()])
-                return message[colon.end() :]
-    return message
+def _without_value(message: str, name: str, value: Any) -> str:
+    """Return a message without ``name = value: `` at its start; ``error_line`` writes these itself."""
+    as_field = float(value) if type(value) is int else value  # the dataclass may have made it a float
+    return message.removeprefix(f"{name} = {value!r}: ").removeprefix(f"{name} = {as_field!r}: ")
 
 
 def error_line(problem: Problem, source: str, overrides: Sequence[Override] = ()) -> str:

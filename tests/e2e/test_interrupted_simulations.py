@@ -242,3 +242,20 @@ def test_it_goes_on_without_a_reader_of_its_progress_and_shows_restarts(gate: Ro
     assert finished_rounds(folder) == ROUNDS
     assert fingerprint(folder) == undisturbed
     assert not [path for path in folder.rglob("*") if path.suffix == ".new" or path.parent.name == "partial"]
+
+
+def test_a_stopped_measurement_says_so_and_leaves_no_folder(tmp_path: Path) -> None:
+    command = [*FEDQUILT, "bench", "round", "--agents", "1", "--megabytes", "0.1", "--rounds", "10000"]
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, env=env, text=True, stderr=subprocess.PIPE) as process:
+        try:
+            wait_for(lambda: list(tmp_path.glob("fedquilt-bench-*/run/result.json")), "measured round")
+            everybody = family(process.pid)
+            process.send_signal(signal.SIGTERM)
+            _, said = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "Interrupted" in said
+    assert not list(tmp_path.glob("fedquilt-bench-*"))
+    wait_for(lambda: not running(everybody), "end of all processes")

@@ -82,7 +82,7 @@ class ScaleFL:
         if count > most:
             raise SliceError(
                 f"algorithm.exits: the model has {count} exits, but the strongest boards train {most}, so nobody "
-                f"trains its last layers; let them train {count}, or give the model {most - 1} early exits"
+                f"trains its last layers; let them train {count}, or remove exits from the model"
             )
         wide = prefix(anatomy, self.widths[kind], "floor")
         return Slice(anatomy, wide.kept, absent_arrays(anatomy, self.exits[kind]))

@@ -28,7 +28,6 @@ import csv
 import hashlib
 import io
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -38,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.datasets.files import SUFFIXES, dataset_folder, find_file, open_packed, report_csv_errors
+from fedquilt_common.datasets.tables import fit_float32
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset, Examples
 
@@ -231,7 +231,7 @@ def _parse_number(text: str, name: str, path: Path, line: int) -> float:
         value = float(text)
     except ValueError:
         value = float("nan")
-    if not math.isfinite(value):
+    if not fit_float32(value):
         raise DataUnavailableError(f"{path}, line {line}: {name} is '{text}', not a number; fetch the file again")
     return value
 

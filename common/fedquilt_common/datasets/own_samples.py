@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.datasets.shard_files import DatasetForm, check_form
+from fedquilt_common.datasets.tables import fit_float32
 from fedquilt_common.errors import DataUnavailableError, FedquiltError, PayloadError, how_to_install
 from fedquilt_common.types import Examples
 from fedquilt_common.user_imports import USER_ERRORS, describe_sys_exit, package_of, resolve
@@ -126,7 +127,7 @@ def _is_held(array: NDArray[Any], cast: NDArray[Any]) -> NDArray[np.bool_]:
     Processors differ in what they make of a float beyond an integer's range, so floats are compared with the range.
     """
     if cast.dtype.kind not in "iu":
-        held: NDArray[np.bool_] = np.isfinite(cast)
+        held = fit_float32(array)
     elif array.dtype.kind == "f":
         limits, exact = np.iinfo(cast.dtype), array.astype(np.float64)
         held = (exact >= float(limits.min)) & (exact < float(limits.max + 1))

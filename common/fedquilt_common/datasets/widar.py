@@ -148,8 +148,8 @@ def _read_values(file: PublishedFile) -> NDArray[np.float64]:
     values = values[..., None] if values.ndim == 2 and values.size else values  # MATLAB drops a last dimension of 1
     if values.size and (values.ndim != 3 or values.shape[:2] != (SIDE, SIDE) or not fit_float32(values).all()):
         raise DataUnavailableError(
-            f"{file.where}: {KEY} has the shape {values.shape} or values that are not finite, instead of {SIDE} x "
-            f"{SIDE} x T numbers; fetch the file again"
+            f"{file.where}: {KEY} has the shape {values.shape}, or values that are not finite or too large, instead of "
+            f"{SIDE} x {SIDE} x T numbers; fetch the file again"
         )
     return values
 

@@ -34,17 +34,16 @@ def report_disk_errors(folder: Path) -> Iterator[None]:
             raise
         place = error.filename or folder
         advice = _advise(name, folder)
-        raise RunFolderError(
-            f"{place} cannot be used: {error.strerror}. {advice}, then run the same command again to resume"
-        ) from error
+        raise RunFolderError(f"{place} cannot be used: {error.strerror}. {advice}") from error
 
 
 def _advise(name: str | None, folder: Path) -> str:
     """Return what to do about an error, by its name in ``errno``."""
-    if name in _OF_A_FAULTY_DISK:
-        return _FAULTY
-    if name in ("ENOENT", "ENOTDIR"):
-        return f"Check the path: {folder} must be a folder that exists, and nothing may remove it during the run"
     if name in ("EEXIST", "ELOOP", "ENAMETOOLONG"):
-        return "Choose another folder"
-    return f"Free disk space in {folder} or make it writable"
+        return f"Choose another folder than {folder}"
+    advice = f"Free disk space in {folder} or make it writable"
+    if name in _OF_A_FAULTY_DISK:
+        advice = _FAULTY
+    elif name in ("ENOENT", "ENOTDIR"):
+        advice = f"Check the path: {folder} must be a folder that exists, and nothing may remove it during the run"
+    return f"{advice}, then run the same command again to resume"

@@ -234,6 +234,7 @@ class Workbench(ExperimentTools):
         if self.uses_sub_models:
             self.check_sub_models()
         self._check_levels()
+        self._check_budgets()
 
     def _check_own_models(self) -> None:
         if not declaration_of(self.algorithm()).any_models:
@@ -248,7 +249,13 @@ class Workbench(ExperimentTools):
                 raise ExperimentError(f"{self._key_of(model)}: {error}") from None
 
     def _check_levels(self) -> None:
-        """Check that the algorithm has the levels that lines of the fleet name, and that boards choose by a budget."""
+        """Check that the algorithm has the levels that lines of the fleet name."""
+        names = dict.fromkeys(name for line in self.experiment.fleet for name in line.fits or ())
+        for name in names:
+            find_level(self.algorithm(), name, self)
+
+    def _check_budgets(self) -> None:
+        """Check that boards choose what they train, if a line of the fleet limits it. A user's algorithm may ask."""
         chooses = hasattr(self.algorithm(), "find_level") or is_user_import(self.experiment.algorithm.name)
         for number, line in enumerate(self.experiment.fleet if not chooses else ()):
             if line.budget is not None:
@@ -256,9 +263,6 @@ class Workbench(ExperimentTools):
                     f"fleet.{number}.budget: with '{self.experiment.algorithm.name}' boards train what they receive, "
                     "whatever it needs; remove the key, or use adaptivefl"
                 )
-        names = dict.fromkeys(name for line in self.experiment.fleet for name in line.fits or ())
-        for name in names:
-            find_level(self.algorithm(), name, self)
 
     def _check_private_models(self) -> None:
         for model in (variant.model for variant in self.experiment.variants if variant.privacy is not None):

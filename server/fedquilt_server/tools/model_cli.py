@@ -12,6 +12,7 @@ from rich.console import Console
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.rejections import list_problems
+from fedquilt_common.submodels.adaptivefl_pool import Start
 from fedquilt_common.user_imports import print_to_stderr
 from fedquilt_server.tools.inspect_model import LEVELS, WIDTHS, inspect_model, print_report, read_options
 
@@ -57,7 +58,7 @@ def inspect_(
                 options,
                 _read_widths(widths) if widths else WIDTHS,
                 _read_levels(levels) if levels else LEVELS,
-                [int(part) if part.lstrip("-").isdecimal() else part for part in starts.split(",")] if starts else [],
+                _read_starts(starts) if starts else [],
             )
     except ValidationError as error:
         raise ExperimentError(f"--precision {precision}: {list_problems(error)[0].why}") from None
@@ -67,6 +68,11 @@ def inspect_(
         print(json.dumps(report, indent=2))
     else:
         print_report(report, Console())
+
+
+def _read_starts(text: str) -> list[Start]:
+    parts = [part.strip() for part in text.split(",")]
+    return [int(part) if part.lstrip("-").isdecimal() else part for part in parts]
 
 
 def _read_widths(text: str) -> list[float]:

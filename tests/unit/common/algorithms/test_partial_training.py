@@ -86,6 +86,15 @@ def test_masks_need_an_array_that_has_all_outputs() -> None:
     HeteroFL(mask_absent_classes=False).init(model(), headless)
 
 
+@pytest.mark.parametrize(
+    ("exits", "reason"), [(1, "model has 2 exits, .* nobody trains its last"), (3, "give the model 2 early exits")]
+)
+def test_scalefls_strongest_boards_train_all_exits(exits: int, reason: str) -> None:
+    algorithm = ScaleFL(exits={"strong": exits, "medium": 1, "weak": 1})
+    with pytest.raises(SliceError, match=reason):
+        algorithm.part(replace(NET, exits_after=(1, 2)), "strong")
+
+
 @pytest.mark.parametrize("method", ["paper", "code"])
 def test_scalefl_has_the_papers_loss_and_the_published_codes(method: Any) -> None:
     """The code adds gamma times a mean over samples and classes, from a quarter of the rounds on."""

@@ -118,6 +118,7 @@ def test_a_damaged_line(line: int, old: str, new: str, words: str, tmp_path: Pat
     ("column", "value", "words"),
     [
         ("T1", "nan", "line 5: T1 is 'nan', not a number"),
+        ("T1", "1e200", "line 5: T1 is '1e200', not a number"),
         ("lights", "", "line 5: lights is '', not a number"),
         ("Appliances", "  0", "line 5: Appliances is 0, but its logarithm"),
         ("T9", "-3.0", "line 5: T9 is at most -1"),

@@ -115,6 +115,10 @@ def test_the_published_windows_with_their_test_labels(tmp_path: Path) -> None:
         ({"y_test": np.array(1.0)}, r"X_test.csv has the shape .* and y_test.csv \(\)"),
         ({"y_train": np.zeros(13)}, r"X_train.csv has the shape \(14, 250, 90\) and y_train.csv \(13,\)"),
         ({"X_test": np.full((7, 250, 90), np.nan)}, r"X_test.csv: holds values that are not finite"),
+        (
+            {"X_test": np.full((7, 250, 90), 1e39)},
+            r"X_test.csv: holds values .* too large",
+        ),
     ],
 )
 def test_damaged_windows(changes: dict[str, NDArray[np.generic]], words: str, tmp_path: Path) -> None:
@@ -144,6 +148,7 @@ def test_windows_that_are_no_numpy_file(tmp_path: Path) -> None:
         ("input", "", "line 1: does not have 181 finite numbers"),
         ("input", "1,2,3\n", "line 1: does not have 181 finite numbers"),
         ("input", ",".join(["1"] * 181) + "\n" + ",".join(["nan"] * 181), "line 2: does not have 181"),
+        ("input", ",".join(["1"] * 181) + "\n" + ",".join(["1e39"] * 181), "line 2: does not have 181"),
         ("input", ",".join(["1"] * 181) + "\n", "has 1 packets, but its annotation has 750 labels"),
         ("annotation", "NoActivity\nsleep\n", "line 2: 'sleep' is none of NoActivity, bed"),
     ],

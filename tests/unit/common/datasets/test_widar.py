@@ -90,6 +90,7 @@ def test_test_persons_do_not_change_the_training_samples(tmp_path: Path) -> None
     [
         (np.zeros((20, 19, 4)), r"has the shape \(20, 19, 4\)"),
         (np.full((20, 20, 4), np.nan), "values that are not finite"),
+        (np.full((20, 20, 4), -1e39), "values that are not finite or too large"),
     ],
 )
 def test_wrong_values(values: NDArray[np.float64], words: str, tmp_path: Path) -> None:

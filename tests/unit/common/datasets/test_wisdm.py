@@ -171,6 +171,7 @@ def test_the_nearest_row() -> None:
         ("1600,N,252207666810782,1.0,2.0,3.0;", "line 3: has an activity that is not one of ABCDEFGHIJKLMOPQRS"),
         ("1605,A,252207666810782,1.0,2.0,3.0;", "line 3: is not of person 1600"),
         ("1600,A,252207666810782,1.0,nan,3.0;", "line 3: holds a number that is not finite"),
+        ("1600,A,252207666810782,1.0,1e39,3.0;", "line 3: holds a number that is not finite, or too large"),
     ],
 )
 def test_a_damaged_row(row: str, words: str, tmp_path: Path) -> None:

@@ -19,9 +19,6 @@ from fedquilt_common.files.disk_errors import report_disk_errors
         (errno.EISDIR, "Free disk space in"),
         (errno.ENOENT, "Check the path: "),
         (errno.ENOTDIR, "Check the path: "),
-        (errno.ENAMETOOLONG, "Choose another folder"),
-        (errno.ELOOP, "Choose another folder"),
-        (errno.EEXIST, "Choose another folder"),
         (errno.EIO, "Check that the disk is connected"),
         (errno.ESTALE, "Check that the disk is connected"),
         (errno.ENODEV, "Check that the disk is connected"),
@@ -34,6 +31,13 @@ def test_the_advice_fits_the_error(tmp_path: Path, number: int, advice: str) -> 
         raise OSError(number, os.strerror(number), str(tmp_path / "file"))
     assert str(error.value).startswith(f"{tmp_path / 'file'} cannot be used: {os.strerror(number)}. {advice}")
     assert str(error.value).endswith("then run the same command again to resume")
+
+
+@pytest.mark.parametrize("number", [errno.ENAMETOOLONG, errno.ELOOP, errno.EEXIST])
+def test_a_path_that_can_be_no_folder_is_not_tried_again(tmp_path: Path, number: int) -> None:
+    with pytest.raises(RunFolderError) as error, report_disk_errors(tmp_path):
+        raise OSError(number, os.strerror(number), str(tmp_path / "file"))
+    assert str(error.value).endswith(f"{os.strerror(number)}. Choose another folder than {tmp_path}")
 
 
 def test_other_errors_pass(tmp_path: Path) -> None:

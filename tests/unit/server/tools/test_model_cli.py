@@ -131,7 +131,7 @@ def test_an_own_model_needs_no_annotation(tmp_path: Path) -> None:
 def test_start_layers_have_numbers_or_names(tmp_path: Path) -> None:
     hidden = ("mlp", "--set", "hidden=[64,64,64]", "--json", "--starts")
     named, numbered, repeated = (
-        json.loads(shell(tmp_path, *hidden, starts).stdout) for starts in ("fc2,fc3", "1,2", "2,fc3")
+        json.loads(shell(tmp_path, *hidden, starts).stdout) for starts in ("fc2, fc3", "1, 2", "2,fc3")
     )
     assert named["pool"] == numbered["pool"] != []
     assert "(layers [2, 2], counted from 0): some are the same layer" in repeated["pool_error"]
