@@ -351,8 +351,8 @@ class FleetLine(Section):
         clients: number of clients of the line, divided evenly among its agents, in order.
         memory: the memory that the agents report for their boards. `simulate` enforces it with control groups, if
             the user may create them.
-        budget: the memory that training may take on one of these boards; null: what is free there. A list is a
-            schedule: one entry a round, and again from the first.
+        budget: the memory that training may take on one of these boards, by which it chooses what it trains
+            (adaptivefl); null: what is free there. A list is a schedule: one entry a round, and again from the first.
         fits: the largest level of AdaptiveFL's pool that the line's clients train, such as `M1`, instead of a budget. A
             list is a schedule.
         uncertainty: standard deviation of what fits a client from round to round, relative to `budget` or `fits`; drawn
