@@ -14,7 +14,6 @@ from fedquilt_common.algorithm_api import (
     State,
     declaration_of,
     find_level,
-    half_precision_problem,
     participation_problem,
     pooling_problem,
     training_problem,
@@ -192,45 +191,11 @@ class Workbench(ExperimentTools):
         """Whether clients may train sub-models of the experiment's model."""
         return self.learns and declaration_of(self.algorithm()).sub_models != "none"
 
-    @property
-    def model_warnings(self) -> list[str]:
-        """Why the clients' models may train, or their replies travel, otherwise than their user expects."""
-        return [*self._warn_about_training(), *self._warn_about_sums(), *self._warn_about_public()]
-
-    def _warn_about_public(self) -> Iterator[str]:
-        name = self.experiment.algorithm.name
-        if self.experiment.data.public is not None and declaration_of(self.algorithm()).public is False:
-            yield (
-                f"data.public: '{name}' does not use public samples, and no client trains on them; remove the key, or "
-                "keep it to compare this run with that of an algorithm that uses them"
-            )
-
-    def _warn_about_sums(self) -> Iterator[str]:
-        name = self.experiment.algorithm.name
-        if self.experiment.exact_sums and (reason := pooling_problem(self.algorithm())):
-            yield f"exact_sums: the replies to '{name}' travel one by one, and no relay adds them up: {reason}"
-
-    def _warn_about_training(self) -> list[str]:
-        if not self.learns:
-            return []
-        averaged = declaration_of(self.algorithm()).sub_models == "averaged"
-        norms = self.warn_about_norms() if averaged else ""
-        models = [(model, self._key_of(model)) for model in self.experiment.models]
-        static = (self.warn_about_static_norms(model, key) for model, key in models)
-        outputs = (self.warn_about_outputs(model, key) for model, key in models)
-        return [warning for warning in (norms, *static, *outputs, *self._warn_about_precision()) if warning]
-
-    def _warn_about_precision(self) -> Iterator[str]:
-        """Yield a warning for each training that diverges in its precision."""
-        for key, training in dict(self.experiment.trainings()).items():
-            if problem := half_precision_problem(training.optimiser, training.precision):
-                yield f"{key}.precision = fp16: {problem}"
-
     def _check_models(self) -> None:
         if self.experiment.models != [self.experiment.model]:
             self._check_own_models()
         for model in self.experiment.models:
-            self.check_outputs(model, self._key_of(model))
+            self.check_outputs(model, self.key_of(model))
         if self.uses_sub_models:
             self.check_sub_models()
         self._check_levels()
@@ -246,7 +211,7 @@ class Workbench(ExperimentTools):
             try:
                 _ = learner.parameters  # builds the model without allocating its arrays
             except ExperimentError as error:
-                raise ExperimentError(f"{self._key_of(model)}: {error}") from None
+                raise ExperimentError(f"{self.key_of(model)}: {error}") from None
 
     def _check_levels(self) -> None:
         """Check that the algorithm has the levels that lines of the fleet name."""
@@ -266,7 +231,7 @@ class Workbench(ExperimentTools):
 
     def _check_private_models(self) -> None:
         for model in (variant.model for variant in self.experiment.variants if variant.privacy is not None):
-            self.check_private_model(model, self._key_of(model))
+            self.check_private_model(model, self.key_of(model))
 
     def _check_test_samples(self) -> None:
         if self.experiment.data.local_test == "own-labels" and self.learning_task.name != "classification":
@@ -383,7 +348,7 @@ class Workbench(ExperimentTools):
                 "or another data set"
             )
 
-    def _key_of(self, model: Model) -> str:
+    def key_of(self, model: Model) -> str:
         """Return the key of the experiment file that gives clients this model."""
         keys = [f"fleet.{index}.variants.{number}.model" for index, line in enumerate(self.experiment.fleet)
                 for number, variant in enumerate(line.variants) if variant.model == model]  # fmt: skip

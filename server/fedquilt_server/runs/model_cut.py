@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from fedquilt_common.submodels.wholeness import describe_whole, whole_share
+from fedquilt_server.lab.run_warnings import warn_about_run
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.runs.journal import Journal
 from fedquilt_server.status.results import ModelCut
@@ -32,7 +33,7 @@ def note_models(workbench: Workbench, journal: Journal, others: Sequence[str] = 
     Raises:
         UncuttableModelError: fedquilt cannot cut sub-models from the model.
     """
-    if warnings := [*workbench.model_warnings, *others]:
+    if warnings := [*warn_about_run(workbench), *others]:
         journal.set_meta(_WARNING, json.dumps(warnings))
     for warning in warnings:
         log.warning("%s", warning)

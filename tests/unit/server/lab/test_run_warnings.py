@@ -1,4 +1,4 @@
-"""Warnings about a model, which a run logs once when it starts."""
+"""Warnings of a run, which it logs once when it starts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.models.static_norm import StaticBatchNorm
+from fedquilt_server.lab.run_warnings import warn_about_run
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.runs.run import ActiveRun
 
@@ -64,21 +65,34 @@ def bench(
 def test_a_named_tuple_of_which_the_last_output_is_trained_is_pointed_out() -> None:
     made = bench(f"{__name__}:named")
     made.check()
-    (warning,) = made.model_warnings
+    (warning,) = warn_about_run(made)
     assert warning.startswith(f"model.name = {__name__}:named: the model returns a named tuple (logits, aux)")
 
 
 @pytest.mark.parametrize("model", ["mlp", f"{__name__}:own"])
 def test_other_models_have_no_warning(model: str) -> None:
-    assert bench(model).model_warnings == []
+    assert warn_about_run(bench(model)) == []
 
 
 def test_optimisers_that_diverge_in_half_precision_are_pointed_out() -> None:
     half = {"precision": "fp16", "optimiser": "adam"}
-    (warning,) = bench("mlp", training=half).model_warnings
+    (warning,) = warn_about_run(bench("mlp", training=half))
     assert re.match(r"training\.precision = fp16: .*adam.*choose training\.precision bf16", warning)
     for other in ({"precision": "bf16"}, {"optimiser": "sgd"}, {"optimiser": "rmsprop-keras"}):
-        assert bench("mlp", training={**half, **other}).model_warnings == []
+        assert warn_about_run(bench("mlp", training={**half, **other})) == []
+
+
+def test_milestones_that_no_round_reaches_are_pointed_out() -> None:
+    def warnings(*milestones: int) -> list[str]:
+        schedule = {"kind": "multi-step", "milestones": list(milestones)}
+        return warn_about_run(bench("mlp", training={"schedule": schedule}))
+
+    rounds = bench("mlp").experiment.rounds
+    assert warnings(rounds - 1) == []
+    (warning,) = warnings(1, rounds, rounds + 5)
+    assert re.match(
+        rf"training\.schedule\.milestones = \[1, .*after {rounds} rounds.*at {rounds}, {rounds + 5};", warning
+    )
 
 
 @pytest.mark.parametrize(("name", "fields"), [("feddf", {}), ("fedet", {}), ("fedmd", {"kd_optimiser": "adam"})])
@@ -96,20 +110,20 @@ def test_a_distillation_that_diverges_in_half_precision_is_refused(name: str, fi
 )  # fmt: skip
 def test_static_norms_that_nothing_measures_are_pointed_out(algorithm: dict[str, Any], norm: str) -> None:
     """Their scores depend on the order of the test samples."""
-    (warning,) = bench("resnet18", algorithm, width=0.125, norm="static").model_warnings
+    (warning,) = warn_about_run(bench("resnet18", algorithm, width=0.125, norm="static"))
     assert warning.startswith(f"model.name = resnet18: '{algorithm['name']}' never measures the statistics of its Stat")
     assert f"norm: {norm}}}" in warning
     for other in {norm, "group"}:
-        assert bench("resnet18", algorithm, width=0.125, norm=other).model_warnings == []
+        assert warn_about_run(bench("resnet18", algorithm, width=0.125, norm=other)) == []
 
 
 @pytest.mark.parametrize("algorithm", ["heterofl", "fedrolex", "federated-dropout"])
 def test_static_norms_that_the_algorithm_measures_have_no_warning(algorithm: str) -> None:
-    assert bench("resnet18", {"name": algorithm}, width=0.125, norm="static").model_warnings == []
+    assert warn_about_run(bench("resnet18", {"name": algorithm}, width=0.125, norm="static")) == []
 
 
 def test_a_users_own_static_norms_are_pointed_out() -> None:
-    (warning,) = bench(f"{__name__}:static").model_warnings
+    (warning,) = warn_about_run(bench(f"{__name__}:static"))
     assert "use nn.BatchNorm2d or nn.GroupNorm in its place" in warning
 
 
@@ -127,7 +141,7 @@ def test_a_run_logs_it_when_it_starts_and_keeps_it(tmp_path: Path, caplog: pytes
 @pytest.mark.parametrize(("algorithm", "public", "warned"), [("fedavg", 50, 1), ("fedmd", 50, 0), ("fedavg", None, 0)])
 def test_public_samples_that_nobody_uses_are_pointed_out(algorithm: str, public: int | None, warned: int) -> None:
     data = {"public": {"samples": public}} if public else {}
-    warnings = bench("mlp", {"name": algorithm}, data=data).model_warnings
+    warnings = warn_about_run(bench("mlp", {"name": algorithm}, data=data))
     assert [text.startswith(f"data.public: '{algorithm}' does not use public samples") for text in warnings] == (
         [True] * warned
     )
