@@ -163,3 +163,44 @@ class Encoders(nn.Module):
         """Return logits."""
         out: Tensor = self.fc(self.encoder(self.layer(self.embed(x))).mean(1))
         return out
+
+
+class TiedEncoder(nn.Module):
+    """Attention, layer norm, tied weights, positions that are a buffer outside the state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10, 16)
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+        self.norm = nn.LayerNorm(16)
+        self.fc1, self.fc2 = nn.Linear(16, 24), nn.Linear(24, 16)
+        self.decoder = nn.Linear(16, 10, bias=False)
+        self.decoder.weight = self.embedding.weight
+        self.register_buffer("places", torch.ones(1, 7, 16), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits."""
+        x = self.embedding(x) + self.places
+        x = self.norm(x + self.attention(x, x, x)[0])
+        x = x + self.fc2(functional.gelu(self.fc1(x)))
+        out: Tensor = self.decoder(x)[:, -1]
+        return out
+
+
+class ShortHeads(nn.Module):
+    """Attention by products of batches, with more heads than each has channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.fc = nn.Linear(6, 12), nn.Linear(6, 12), nn.Linear(12, 5)
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        return x.view(x.shape[0], x.shape[1], 6, 2).transpose(1, 2).reshape(x.shape[0] * 6, x.shape[1], 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits."""
+        q, k = self._by_head(self.q(x)), self._by_head(self.k(x))
+        mixed = torch.bmm(torch.bmm(q, k.transpose(1, 2)).softmax(-1), k)
+        mixed = mixed.view(x.shape[0], 6, x.shape[1], 2).transpose(1, 2).reshape(x.shape[0], x.shape[1], 12)
+        out: Tensor = self.fc(mixed.mean(1))
+        return out

@@ -351,3 +351,37 @@ class Paired(nn.Module):
         best = torch.stack([pair.narrow, pair[1]]).max(dim=0)
         out: Tensor = self.fc(best.values)
         return out
+
+
+class Maxout(nn.Module):
+    """The greatest of two pieces (Goodfellow et al. 2013), three layers that arrange them in different ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.fc = nn.Linear(6, 16), nn.Linear(8, 12), nn.Linear(6, 15), nn.Linear(5, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits."""
+        x = self.a(x)
+        n, c = x.shape
+        x = self.b(x.view(n, c // 2, 2).max(2).values)
+        x = self.c(torch.unflatten(x, 1, (-1, 2)).amax(2))
+        out: Tensor = self.fc(x.view(-1, 5, 3).amax(-1))
+        return out
+
+
+class JoinedSamples(nn.Module):
+    """Pooling of each channel of each sample by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.fc = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 7, 1), nn.Linear(7, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits."""
+        x = self.a(x)
+        n, c, h, w = x.shape
+        x = nn.functional.avg_pool2d(x.reshape(n * c, 1, h, w), 2).reshape(n, c, h // 2, w // 2)
+        x = self.b(torch.relu(x.reshape(n * c, -1, w // 2)).reshape(n, c, h // 2, w // 2))
+        out: Tensor = self.fc(x.mean((2, 3)))
+        return out

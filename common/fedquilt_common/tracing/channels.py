@@ -61,6 +61,10 @@ def whole(size: int, why: str = NO_CHANNELS) -> Dimension:
     return (ChannelRun(Channels(size, whole=why)),)
 
 
+REST = whole(-1, "what the other sizes of a view leave")
+"""A dimension whose size a view computes."""
+
+
 def resolve(pieces: Iterable[ChannelRun]) -> Iterator[ChannelRun]:
     """Yield the pieces, with channels that turned out to be others replaced by those."""
     for piece in pieces:
@@ -150,7 +154,9 @@ def product(outer: Dimension, inner: Dimension, why: str) -> Dimension:
 def split(dim: Dimension, sizes: tuple[int, ...], why: str) -> tuple[Dimension, ...]:
     """Split a dimension into several of the given sizes, in C order.
 
-    The outermost one that owns whole channels is cut; if none does, the channels are cut alike within each entry.
+    The outermost one that owns whole channels is cut. If none does, either the channels are cut alike within each entry
+    of the first, such as the heads of attention, or the first is cut if it is longer than the others together, such as
+    the outputs of a maxout.
     """
     if len(sizes) == 1:
         return (dim,)
@@ -162,7 +168,12 @@ def split(dim: Dimension, sizes: tuple[int, ...], why: str) -> tuple[Dimension, 
         outer = tuple(ChannelRun(piece.channels, piece.inner // rest) for piece in pieces)
         kept = whole(first, why) if is_whole(dim) else outer
         return (kept, *(whole(size, why) for size in sizes[1:]))
-    inner = dimension(rest, pieces[0].channels.name, pieces[0].channels.depth)
+    name, depth = pieces[0].channels.name, pieces[0].channels.depth
+    if rest < first and len(pieces) == 1:  # several pieces may be several samples, whose number is not a size to cut
+        together = Channels(first, name, depth)
+        unite(dim, (ChannelRun(together, rest),), why)
+        return (ChannelRun(together),), *(whole(size, why) for size in sizes[1:])
+    inner = dimension(rest, name, depth)
     unite(dim, inner * first, why)
     return (whole(first, why), *split(inner, sizes[1:], why))
 

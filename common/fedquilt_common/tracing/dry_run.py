@@ -11,16 +11,18 @@ from torch import nn
 
 from fedquilt_common.errors import FedquiltError, UncuttableModelError
 from fedquilt_common.submodels.selection import prefix
-from fedquilt_common.tracing.outputs import example_batch, refuse_exits
+from fedquilt_common.tracing.outputs import SAMPLES, example_batch, refuse_exits
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import Blueprint
 
 _WIDTH: Final = 0.5
+_SAMPLES: Final = SAMPLES + 1
+"""Not as many as when the model was traced, so that a sub-model that only takes as many is refused."""
 
 
 @refuse_exits()
 def check_cut(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray[Any]) -> None:
-    """Run the sub-model of half the channels on two samples, in training and in evaluation.
+    """Run the sub-model of half the channels on three samples, in training and in evaluation.
 
     Args:
         build: makes the model.
@@ -37,7 +39,7 @@ def check_cut(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray[A
             module = cut_module(build, blueprint, prefix(blueprint.anatomy, _WIDTH, "floor"))
             _note_entered(module, entered)
             for training in (True, False):
-                module.train(training)(example_batch(x))
+                module.train(training)(example_batch(x, _SAMPLES))
         except FedquiltError:
             raise
         except Exception as error:  # a user's module can raise anything

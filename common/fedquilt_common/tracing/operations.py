@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedquilt_common.tracing.channels import Dimension, is_whole, product, whole
+from fedquilt_common.tracing.channels import REST, Dimension, is_whole, product, whole
 from fedquilt_common.tracing.channels import split as split_dimension
 from fedquilt_common.tracing.partitions import (
     Args,
@@ -31,6 +31,8 @@ from fedquilt_common.tracing.partitions import (
 )
 from fedquilt_common.tracing.tracer import (
     KERNEL,
+    ComputedSize,
+    Path,
     Rule,
     ShapeSize,
     Traced,
@@ -46,7 +48,9 @@ from fedquilt_common.tracing.tracer import (
 def elementwise(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:
     """Unite the dimensions that an elementwise operation aligns; operations on plain numbers unite nothing."""
     tensors = traced_in([args, dict(kwargs)])
-    return unite_elementwise(walk, tensors, result) if tensors else all_whole(result)
+    if tensors:
+        return unite_elementwise(walk, tensors, result)
+    return ComputedSize(result) if type(result) is int else all_whole(result)
 
 
 def softmax(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
@@ -67,18 +71,32 @@ def reshape(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor)
             joined = product(joined, x.dims[place], walk.why)
         dims += split_dimension(joined, tuple(result.shape[place] for place in new), walk.why)
     traced = Traced(result, tuple(dims))
-    for place, path in _written_sizes(called, args):
-        if not is_whole(traced.dims[place]):
-            walk.rewrite(path, traced.dims[place])
+    _rewrite_sizes(walk, called, args, traced.dims)
     return traced
 
 
-def _written_sizes(called: Any, args: Args) -> list[tuple[int, tuple[int, ...]]]:
-    """Output dimension and path in the arguments of each size that the model's code contains for a view."""
+def _rewrite_sizes(walk: Walk, called: Any, args: Args, dims: Sequence[Dimension]) -> None:
+    """Rewrite the sizes of a view, as far as its dimensions are cut.
+
+    A dimension that joins the samples with channels has a piece for each sample. Its size, which forward computes,
+    becomes what the other sizes leave (-1), or stays if another one is that.
+    """
+    written = _written_sizes(called, args)
+    inferred = len(written) < len(dims)
+    for place, path, size in written:
+        joined = len(dims[place]) > 1 and isinstance(size, ComputedSize)
+        if is_whole(dims[place]) or (joined and inferred):
+            continue
+        walk.rewrite(path, REST if joined else dims[place])
+        inferred = inferred or joined
+
+
+def _written_sizes(called: Any, args: Args) -> list[tuple[int, Path, int]]:
+    """Output dimension, path in the arguments, and each size that the model's code gives for a view, without -1."""
     if called not in ("view", "reshape", torch.reshape):
         return []
     sizes, base = (args[1], (1,)) if len(args) == 2 and isinstance(args[1], list | tuple) else (args[1:], ())
-    return [(place, (*base, place + (0 if base else 1))) for place, size in enumerate(sizes) if size != -1]
+    return [(place, (*base, place + (0 if base else 1)), size) for place, size in enumerate(sizes) if size != -1]
 
 
 def _stretches(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:

@@ -26,9 +26,9 @@ _REMEDY: Final = (
 )
 
 
-def example_batch(x: NDArray[Any]) -> Tensor:
-    """Return two samples in the shape and dtype of ``x``, shape (n, *input_shape); the same on every machine."""
-    shape = (SAMPLES, *x.shape[1:])
+def example_batch(x: NDArray[Any], samples: int = SAMPLES) -> Tensor:
+    """Return some samples in the shape and dtype of ``x``, shape (n, *input_shape); the same on every machine."""
+    shape = (samples, *x.shape[1:])
     if x.dtype.kind != "f":
         return torch.zeros(shape, dtype=torch.int64)
     return torch.rand(shape, generator=torch.Generator().manual_seed(0))

@@ -20,7 +20,7 @@ from fedquilt_common.models.exits import MultiExit
 from fedquilt_common.models.static_norm import list_statistics
 from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Axis, Group, Segment
 from fedquilt_common.tracing.building import build_on_meta
-from fedquilt_common.tracing.channels import Channels, Dimension, is_whole, keep_whole, resolve
+from fedquilt_common.tracing.channels import REST, Channels, Dimension, is_whole, keep_whole, resolve
 from fedquilt_common.tracing.graph_walk import run_graph
 from fedquilt_common.tracing.outputs import SAMPLES
 from fedquilt_common.tracing.symbolic import plain_tensors, trace_draws
@@ -292,7 +292,9 @@ def _forward_pass(mode: _Mode, module: nn.Module, place: Mapping[int, int]) -> F
 
 def _is_cut(dims: Dimension | tuple[Dimension, ...]) -> bool:
     """Whether a sub-model may have fewer entries of the dimension, or of one of several."""
-    return not is_whole(tuple(piece for dim in dims for piece in (dim if isinstance(dim, tuple) else (dim,))))
+    return dims is REST or not is_whole(
+        tuple(piece for dim in dims for piece in (dim if isinstance(dim, tuple) else (dim,)))
+    )
 
 
 def _exits(module: nn.Module) -> tuple[int, ...]:

@@ -57,6 +57,10 @@ class ShapeSize(int):
         return made
 
 
+class ComputedSize(int):
+    """A size that forward computes from others, such as the number of all samples' channels."""
+
+
 @dataclass(frozen=True)
 class Operation:
     """One operation of the forward pass.

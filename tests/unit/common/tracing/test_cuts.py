@@ -169,6 +169,8 @@ MASKED: dict[str, tuple[Build, tuple[int, ...]]] = {
     "padded": (module(in_turn, layers=lambda: nn.ModuleList([
         nn.ReflectionPad2d(1), nn.Conv2d(3, 7, 3, padding_mode="circular", padding=1), nn.AvgPool2d(2),
         nn.AdaptiveMaxPool2d(2), nn.Flatten(), nn.Linear(28, 5)])), IMAGE),
+    "maxout": (lookalikes.Maxout, (6,)),
+    "samples joined with channels": (lookalikes.JoinedSamples, IMAGE),
     "resnet20, option A": (lookalikes.ResNet20, (3, 12, 12)),
     "channels padded by a layer": (lookalikes.PaddedByLayer, IMAGE),
     "divided channels": (lookalikes.Divided, IMAGE),
@@ -199,27 +201,6 @@ MASKED: dict[str, tuple[Build, tuple[int, ...]]] = {
 """Where a missing channel is the same as one that is 0 everywhere."""
 
 
-class Encoder(nn.Module):
-    """Attention, layer norm, tied weights, positions that are a buffer outside the state."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(10, 16)
-        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
-        self.norm = nn.LayerNorm(16)
-        self.fc1, self.fc2 = nn.Linear(16, 24), nn.Linear(24, 16)
-        self.decoder = nn.Linear(16, 10, bias=False)
-        self.decoder.weight = self.embedding.weight
-        self.register_buffer("places", torch.ones(1, 7, 16), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.embedding(x) + self.places
-        x = self.norm(x + self.attention(x, x, x)[0])
-        x = x + self.fc2(functional.gelu(self.fc1(x)))
-        out: Tensor = self.decoder(x)[:, -1]
-        return out
-
-
 MASK = torch.triu(torch.full((7, 7), -9.0), 1)
 
 
@@ -229,7 +210,7 @@ def encoder_layer() -> nn.TransformerEncoderLayer:
 
 GROUPED = {"width": 0.15, "norm": "group"}
 TRAINED: dict[str, tuple[Build, tuple[int, ...]]] = {
-    "encoder": (Encoder, WORDS),
+    "encoder": (lookalike_transformers.TiedEncoder, WORDS),
     "transformer": (build_model("transformer", {"embed": 16, "hidden": 20, "heads": 2, "head_dim": 6}, WORDS, 10),
                     WORDS),
     "preact": (build_model("preact-resnet18", {"width": 0.08}, (3, 12, 12), 5), (3, 12, 12)),
@@ -249,6 +230,7 @@ TRAINED: dict[str, tuple[Build, tuple[int, ...]]] = {
     "convnext": (lookalikes.convnext, (3, 8, 8)),
     "vision transformer": (lookalike_transformers.VisionTransformer, IMAGE),
     "vision transformer with its own attention": (lookalike_transformers.OwnTransformer, IMAGE),
+    "short heads joined with the samples": (lookalike_transformers.ShortHeads, SERIES),
     "swin": (lookalike_transformers.swin, IMAGE),
     "densenet with standardised weights": (lookalikes.densenet, IMAGE),
     "encoders": (lookalike_transformers.Encoders, SERIES),
@@ -395,6 +377,6 @@ def test_each_channel_owns_its_places_when_a_convolution_is_flattened() -> None:
 def test_tied_weights_stay_one_tensor() -> None:
     plan = blueprint("encoder")
     part = Slice(plan.anatomy, (IndexSet.of(16, [1, 2, 9]), IndexSet.of(4, [0, 3]), IndexSet.prefix(24, 5)))
-    small: Any = cut_module(Encoder, plan, part)
+    small: Any = cut_module(lookalike_transformers.TiedEncoder, plan, part)
     assert small.decoder.weight is small.embedding.weight
     assert tuple(small.attention.in_proj_weight.shape) == (3 * 4 * 2, 3)

@@ -75,9 +75,19 @@ def checking(s: Any, x: Tensor) -> Any:
     return s.head(x)
 
 
-def test_a_sub_model_that_does_not_run_is_refused_before_the_run() -> None:
-    build, x = module(checking, a=linear(6, 8), head=linear(8, 5)), np.zeros((1, 6), np.float32)
-    with pytest.raises(
-        UncuttableModelError, match=r"half its channels does not run: .* in or after '.*there must be 8 features"
-    ):
+def only_two_samples(s: Any, x: Tensor) -> Any:
+    """Run on as many samples as the model was traced with."""
+    return s.head(s.a(x).reshape(2, 8))
+
+
+@pytest.mark.parametrize(
+    ("forward", "words"),
+    [
+        (checking, "does not run: .* in or after '.*there must be 8 features"),
+        (only_two_samples, "does not run: .*shape"),
+    ],
+)
+def test_a_sub_model_that_does_not_run_is_refused_before_the_run(forward: Any, words: str) -> None:
+    build, x = module(forward, a=linear(6, 8), head=linear(8, 5)), np.zeros((1, 6), np.float32)
+    with pytest.raises(UncuttableModelError, match=f"a sub-model of half its channels {words}"):
         check_cut(build, blueprint_for(build, x), x)
