@@ -181,12 +181,12 @@ class AdaptiveFL:
         self, tables: Tables, pool: Sequence[Member], ctx: ServerContext
     ) -> Iterator[tuple[ClientId, int]]:
         """Draw (client, member) pairs: members uniformly, then a client for each by its reward."""
-        free = sorted(ctx.fleet)
+        free = np.array(sorted(ctx.fleet))
         for _ in range(min(ctx.per_round, len(free))):
             member = int(ctx.rng.integers(len(pool))) if self.dispatch == "random" else len(pool) - 1
-            client = free[int(ctx.rng.choice(len(free), p=tables.probabilities(pool[member].level, free)))]
-            free.remove(client)
-            yield client, member
+            place = int(ctx.rng.choice(len(free), p=tables.probabilities(pool[member].level, free)))
+            yield int(free[place]), member
+            free = np.delete(free, place)
 
     # -- client ------------------------------------------------------------------------------------
 
@@ -329,7 +329,7 @@ class Tables:
         scores[returned] += self.p
         scores[returned:] = np.maximum(scores[returned:] - np.arange(len(scores) - returned), 0)
 
-    def probabilities(self, level: str, clients: Sequence[ClientId]) -> NDArray[np.float64]:
+    def probabilities(self, level: str, clients: Sequence[ClientId] | NDArray[np.int64]) -> NDArray[np.float64]:
         """Return P(m, c), the probability that each client receives a member (section 3.3).
 
         Args:
@@ -339,19 +339,23 @@ class Tables:
         Returns:
             Float64 of shape (clients,), 1 in total; uniform where no client has a reward above 0.
         """
-        rewards = np.array([self._reward(level, client) for client in clients])
+        rewards = self._rewards(level, np.asarray(clients))
         total = rewards.sum()
         return rewards / total if total > 0 else np.full(len(clients), 1 / len(clients))
 
-    def _reward(self, level: str, client: ClientId) -> float:
-        """Return a client's reward; a variant of figure 5 leaves out one factor, or both."""
-        resource = self._resource_reward(level, client) if self.selection in ("both", "resource") else 1.0
-        curious = self.selection in ("both", "curiosity")
-        return resource / float(np.sqrt(self.curiosity[self._row(level), client])) if curious else resource
+    def _rewards(self, level: str, clients: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the clients' rewards; a variant of figure 5 leaves out one factor, or both."""
+        rewards = np.ones(len(clients))
+        if self.selection in ("both", "resource"):
+            rewards = self._resource_rewards(level, self.resources[:, clients])
+        if self.selection in ("both", "curiosity"):
+            rewards /= np.sqrt(self.curiosity[self._row(level), clients])
+        return rewards
 
-    def _resource_reward(self, level: str, client: ClientId) -> float:
-        scores = self.resources[:, client]
-        upwards = np.cumsum(scores[::-1])[::-1]  # for member k: the sum of the scores from k to L1
-        level_score = sum(upwards[member] for member, name in enumerate(self.levels) if name == level)
-        resource = level_score / (self.p * scores.sum()) if scores.sum() > 0 else 0.0
-        return float(min(0.5, resource))
+    def _resource_rewards(self, level: str, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the resource rewards; ``scores`` has the columns of T_r, shape (members, clients)."""
+        upwards = np.cumsum(scores[::-1], axis=0)[::-1]  # for member k: the sum of the scores from k to L1
+        of_level = [member for member, name in enumerate(self.levels) if name == level]
+        totals = self.p * upwards[0]
+        shares = np.divide(upwards[of_level].sum(axis=0), totals, out=np.zeros(len(totals)), where=totals > 0)
+        return np.asarray(np.minimum(0.5, shares))
