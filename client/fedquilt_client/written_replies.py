@@ -6,7 +6,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from fedquilt_common.algorithm_api import Reply
+from fedquilt_common.errors import AlgorithmError
+from fedquilt_common.rejections import first_problem
 from fedquilt_common.training_jobs import Job
 from fedquilt_common.types import Arrays, Precision
 from fedquilt_common.wire.chunks import Blob
@@ -18,21 +22,28 @@ if TYPE_CHECKING:
 
 
 def reply_header(job: Job, run: RunMessage, reply: Reply, taken: Mapping[str, float | None]) -> ReplyHeader:
-    """Return the reply's header; the algorithm's own metrics come before what the training has taken."""
+    """Return the reply's header; the algorithm's own metrics come before what the training has taken.
+
+    Raises:
+        AlgorithmError: the weight is not above 0, a metric is not finite, or there are too many.
+    """
     metrics = {name: float(value) for name, value in reply.metrics.items()}
     for name, value in taken.items():
         if value is not None and len(metrics) < MAX_METRICS:
             metrics.setdefault(name, float(value))
-    return ReplyHeader(
-        run=run.run,
-        round=job.round,
-        exchange=job.exchange,
-        client=job.client,
-        task=job.fingerprint,
-        weight=float(reply.weight),
-        metrics=metrics,
-        public=run.public if job.labels else None,
-    )
+    try:
+        return ReplyHeader(
+            run=run.run,
+            round=job.round,
+            exchange=job.exchange,
+            client=job.client,
+            task=job.fingerprint,
+            weight=float(reply.weight),
+            metrics=metrics,
+            public=run.public if job.labels else None,
+        )
+    except ValidationError as error:
+        raise AlgorithmError(f"what the algorithm's `work` returned: {first_problem(error)}") from None
 
 
 def write_reply(job: Job, arrays: Arrays, up: Precision, header: ReplyHeader) -> Blob:

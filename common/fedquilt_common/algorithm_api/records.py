@@ -52,13 +52,15 @@ class Ask(dict[ClientId, Task]):
     """The tasks of an exchange that does not wait for all replies.
 
     The exchange closes with the first ``until`` replies. The other clients go on with their tasks, and their replies
-    come with those of a later ``Ask``. An exchange without it ends all tasks that still go on.
+    come with those of a later ``Ask``. An exchange without it ends all tasks that still go on: a board leaves such a
+    task at its next step of training.
 
     Args:
         tasks: the new tasks; a client that is asked again leaves the task that it still works on. Empty: only wait for
             the clients that were asked before.
-        until: replies that close the exchange, to these tasks or to earlier ones. The replies of all clients that work
-            close it, too, and after ``participation.deadline`` a quorum of them does.
+        until: replies that close the exchange, to these tasks or to earlier ones. The replies of all clients that were
+            asked close it, too, and after ``participation.deadline`` a quorum of them does. A client that failed counts
+            as one without a reply.
 
     Raises:
         ValueError: ``until`` is no integer, or less than 1.
@@ -79,7 +81,8 @@ class Reply:
 
     Attributes:
         arrays: in the shapes that ``Task.expect`` gives; read from disk when they are accessed.
-        weight: the client's weight in averages: its number of training samples, unless the algorithm sets another.
+        weight: the client's weight in averages, above 0 and at most 1e12: its number of training samples, unless the
+            algorithm sets another.
         metrics: at most 64 finite numbers by name. The coordinator reads ``loss`` and ``train_seconds`` (in seconds).
             The agent adds ``joules``, ``memory_peak`` and ``gpu_memory_peak`` (in bytes) if the name and a place are
             free.

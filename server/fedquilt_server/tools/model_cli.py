@@ -44,6 +44,10 @@ def inspect_(
     precision: Annotated[
         str, typer.Option(help="Precision for the memory estimate: fp32, amp, fp16 or bf16.")
     ] = "fp32",
+    optimiser: Annotated[str, typer.Option(help="Optimiser for the memory estimate, such as sgd or adam.")] = "sgd",
+    momentum: Annotated[
+        float | None, typer.Option(help="Momentum for the memory estimate; by default 0.9 with sgd, otherwise 0.")
+    ] = None,
     private: Annotated[
         bool, typer.Option("--private", help="Estimate the memory of training with differential privacy.")
     ] = False,
@@ -51,7 +55,10 @@ def inspect_(
 ) -> None:
     """Report a model's channel groups, its parameters and operations at each width, and AdaptiveFL's model pool."""
     try:
-        training = Training.model_validate({"batch": batch, "precision": precision, "momentum": 0.9})
+        if momentum is None:
+            momentum = 0.9 if optimiser == "sgd" else 0.0
+        trained = {"batch": batch, "precision": precision, "optimiser": optimiser, "momentum": momentum}
+        training = Training.model_validate(trained)
         with print_to_stderr(wanted=json_):
             options = read_options(name, params or [], shape, classes, tokens, training, private)
             report = inspect_model(
@@ -61,7 +68,8 @@ def inspect_(
                 _read_starts(starts) if starts else [],
             )
     except ValidationError as error:
-        raise ExperimentError(f"--precision {precision}: {list_problems(error)[0].why}") from None
+        problem = list_problems(error)[0]
+        raise ExperimentError(f"--{problem.path} {trained[problem.path]}: {problem.why}") from None
     except ValueError as error:
         raise ExperimentError(f"model inspect: {error}") from None
     if json_:

@@ -18,9 +18,12 @@ import psutil
 import pytest
 
 from fedquilt_client.worker import Worker
+from fedquilt_client.written_replies import reply_header
+from fedquilt_common.algorithm_api import Reply
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.public import digest_samples, public_set
 from fedquilt_common.datasets.shares import digest_shares, shares
+from fedquilt_common.errors import AlgorithmError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.files.digests import digest_file
@@ -331,3 +334,15 @@ def test_a_worker_whose_agent_was_killed_prints_nothing(kit: Kit, reads: bool) -
         stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.stderr, done.returncode) == ("", 0 if reads else 1)
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [(Reply({}, 0.0), "weight: must be"), (Reply({}, 1.0, {"z": float("nan")}), r"metrics\.z: must be")],
+)
+def test_a_reply_that_cannot_be_sent_has_a_reason_that_its_author_understands(
+    kit: Kit, model: Path, reply: Reply, words: str
+) -> None:
+    run = kit.run(**FEDAVG)
+    with pytest.raises(AlgorithmError, match=f"^what the algorithm's `work` returned: {words}"):
+        reply_header(kit.job(run, 2, [model]), run, reply, {})

@@ -203,6 +203,7 @@ def test_what_stays_whole_and_what_suits_badly_is_shown(tmp_path: Path) -> None:
         (["mlp", "--widths", "wide"], "--widths wide: write numbers such as 1,0.5,0.25"),
         (["mlp", "--levels", "M"], "--levels M: write them as M=0.66,S=0.4"),
         (["mlp", "--precision", "fp8"], "--precision fp8: "),
+        (["mlp", "--optimiser", "adam", "--momentum", "0.5"], "--momentum 0.5: the optimiser 'adam' has no momentum"),
         (["convnet", "--input", "64"], "no images"),
     ],
 )
