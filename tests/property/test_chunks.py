@@ -29,7 +29,7 @@ from fedquilt_common.wire.chunks import (
     check_steps,
     read_chunk,
 )
-from fedquilt_common.wire.link import SMALLEST_PAYLOAD
+from fedquilt_common.wire.link import SMALLEST_LINK_PAYLOAD
 
 DIGEST = "5e" * 32
 
@@ -294,7 +294,7 @@ def test_memory_for_the_smallest_chunks_is_bounded(tmp_path: Path) -> None:
     assert peak < MAX_CHUNKS // 4
 
 
-@given(st.integers(1, 10**9), st.integers(SMALLEST_PAYLOAD, 10**6))
+@given(st.integers(1, 10**9), st.integers(SMALLEST_LINK_PAYLOAD, 10**6))
 def test_chunks_for_any_link_are_large_enough(size: int, largest: int) -> None:
     """``MAX_CHUNKS`` limits the number of chunks."""
     chunk = max(largest, -(-size // MAX_CHUNKS))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from fedquilt_common.datasets.blocks import MOST_BYTES, read_up_to, read_whole
+from fedquilt_common.datasets.blocks import MOST_BYTES, read_to_end, read_up_to
 from fedquilt_common.datasets.files import find_files, open_member, open_packed
 from fedquilt_common.downloads.members import DAMAGE, read_tar_members
 from fedquilt_common.errors import DataUnavailableError
@@ -58,7 +58,7 @@ def _read_path(path: Path, is_wanted: Callable[[str], object]) -> Iterator[Publi
         yield from _read_archive(path, _open_zip_members(path), is_wanted)
     elif is_wanted(name := re.sub(r"\.(gz|xz)$", "", path.name)):
         with open_packed(path) as stream:
-            yield PublishedFile(name, str(path), read_whole(stream, str(path)))
+            yield PublishedFile(name, str(path), read_to_end(stream, str(path)))
 
 
 _ArchiveMember = tuple[str, Callable[[], IO[bytes]]]
@@ -72,7 +72,7 @@ def _read_archive(
             name = PurePosixPath(member).name
             if is_wanted(name):
                 with opener() as stream:
-                    yield PublishedFile(name, f"{path}, {member}", read_whole(stream, f"{path}, {member}"))
+                    yield PublishedFile(name, f"{path}, {member}", read_to_end(stream, f"{path}, {member}"))
 
 
 def _open_tar_members(path: Path) -> Iterator[_ArchiveMember]:

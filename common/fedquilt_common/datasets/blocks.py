@@ -23,7 +23,7 @@ def read_up_to(stream: IO[bytes], most: int) -> bytes:
     return data.getvalue()
 
 
-def read_whole(stream: IO[bytes], where: str) -> bytes:
+def read_to_end(stream: IO[bytes], where: str) -> bytes:
     """Read a file of a data set as a whole.
 
     Args:

@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.datasets.blocks import read_whole
+from fedquilt_common.datasets.blocks import read_to_end
 from fedquilt_common.datasets.files import dataset_folder, find_files, open_packed
 from fedquilt_common.datasets.tables import fit_float32
 from fedquilt_common.datasets.windows import cut_windows, find_nearest, hold_out, split_at_gaps, standardise_channels
@@ -117,7 +117,7 @@ def _read_session(path: Path, place: Path, repairs: Counter[str]) -> _WristSessi
         return None
     rows: dict[str, list[list[float]]] = {kind: [] for kind in _FIELDS.values()}
     with open_packed(path) as stream:
-        text = read_whole(stream, str(path)).decode("utf-8", errors="replace")
+        text = read_to_end(stream, str(path)).decode("utf-8", errors="replace")
     for number, line in enumerate(text.splitlines(), 1):
         if fields := line.replace(",", " ").split():
             rows[_kind_of(fields, path, number)].append(_parse(fields, path, number))

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedquilt_common.datasets.blocks import read_whole
+from fedquilt_common.datasets.blocks import read_to_end
 from fedquilt_common.datasets.files import open_packed
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset, Examples
@@ -44,7 +44,7 @@ def read_table(path: Path, columns: int, delimiter: str | None = None) -> NDArra
 def read_numbers(path: Path, columns: int, delimiter: str | None = None) -> NDArray[np.float64]:
     """Read a table as ``read_table`` does, but in float64 of shape (n, columns), which times in milliseconds need."""
     with open_packed(path) as stream:
-        data = read_whole(stream, str(path))
+        data = read_to_end(stream, str(path))
     if not data.strip():
         raise DataUnavailableError(f"{path}: is empty, but should have {columns} columns; fetch it again")
     try:

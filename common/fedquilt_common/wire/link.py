@@ -19,7 +19,7 @@ BOUNDS: Final = {
 """Least and most that each number of a link may be."""
 CHUNK_OVERHEAD: Final = 128
 """Bytes of a packet reserved for a chunk's topic and header, which rarely take more."""
-SMALLEST_PAYLOAD: Final = 16
+SMALLEST_LINK_PAYLOAD: Final = 16
 """Bytes of a chunk, at least, on a link with very small packets."""
 SHORTEST_OPEN: Final = 0.01
 """Least seconds for which a link is open at a time."""
@@ -84,7 +84,7 @@ class Link:
         """Bytes of a chunk that fits a packet; None: unlimited, even where the link itself repeats lost packets."""
         if self.mtu is None or self.window is not None:
             return None
-        return max(SMALLEST_PAYLOAD, self.mtu - CHUNK_OVERHEAD)
+        return max(SMALLEST_LINK_PAYLOAD, self.mtu - CHUNK_OVERHEAD)
 
     def end_of(self, start: float, seconds: float) -> float:
         """Return when a link that is free from ``start`` has been open for ``seconds`` seconds.

@@ -102,7 +102,8 @@ def read_run(folder: Path) -> str:
     source = folder / JOURNAL
     run = peek_meta(source, "run")
     if run is None:
-        raise RunFolderError(f"{folder} holds no run that has started: name a run folder, such as one below runs/")
+        why = "holds no run that has started" if source.exists() else "is missing, and a replay needs it"
+        raise RunFolderError(f"{source} {why}: name a run folder, such as one below runs/")
     return run
 
 

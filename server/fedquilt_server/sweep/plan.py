@@ -73,6 +73,7 @@ def plan_sweep(source: SweepSource, overrides: Sequence[Override] = (), out: Pat
             every problem.
     """
     if not source.axes:
+        make_experiment(source.base, source.base_place)  # an empty file has other errors than that nothing varies
         raise ExperimentError(
             f"{source.base_place}: nothing varies; add --vary KEY=VALUE,VALUE, such as --vary seed=1,2,3"
         )

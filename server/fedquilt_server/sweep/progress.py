@@ -125,7 +125,7 @@ class SweepProgress:
         runs.add_column(no_wrap=True)
         runs.add_column(overflow="ellipsis", no_wrap=True, ratio=1)  # takes what the rounds leave
         for index, snapshot in snapshots.items():
-            runs.add_row(Text(f"  {describe_round(snapshot)}"), Text(self._states[index].label))
+            runs.add_row(Text(f"  {describe_open_round(snapshot)}"), Text(self._states[index].label))
         return Group(head, runs)
 
 
@@ -169,7 +169,7 @@ class SweepRounds:
         return (time.monotonic() - self._since) / fresh * (self.total - self.done) if fresh > 0 else None
 
 
-def describe_round(snapshot: Snapshot | None) -> str:
+def describe_open_round(snapshot: Snapshot | None) -> str:
     """Write where a run is: its round, for whom it waits, or its phase before the first round."""
     if snapshot is None:
         return "starting"

@@ -15,7 +15,7 @@ from fedquilt_client.downloads import DISK_RESERVE
 from fedquilt_common.partial_sums.partial_sum import PartialSum
 from fedquilt_common.wire.chunks import Assembly, Blob
 from fedquilt_common.wire.codec import write_arrays
-from fedquilt_common.wire.link import SMALLEST_PAYLOAD
+from fedquilt_common.wire.link import SMALLEST_LINK_PAYLOAD
 from fedquilt_common.wire.messages import (
     MissingMessage,
     ReceiptMessage,
@@ -172,7 +172,7 @@ def test_a_reply_in_tiny_chunks_takes_no_memory(hall: Hall) -> None:
     blob = hall.send("b", 2, chunk=7)
     assert {(outcome, final) for outcome, _, final in hall.told("b")} == {("rejected", False)}
     assert not list(hall.run.store.folder.glob("drafts/*"))
-    hall.send("b", 2, blob, chunk=SMALLEST_PAYLOAD)
+    hall.send("b", 2, blob, chunk=SMALLEST_LINK_PAYLOAD)
     hall.send("a", 0)
     hall.send("a", 1)
     hall.send("c", 3)

@@ -15,7 +15,7 @@ import pytest
 
 from fedquilt_common.datasets import blocks
 from fedquilt_common.datasets.archives import list_files, read_files, read_listed
-from fedquilt_common.datasets.blocks import read_up_to, read_whole
+from fedquilt_common.datasets.blocks import read_to_end, read_up_to
 from fedquilt_common.datasets.data_file import read_data_file
 from fedquilt_common.datasets.files import open_packed, read_exactly, read_records
 from fedquilt_common.datasets.tables import read_table
@@ -82,6 +82,6 @@ def test_reading_up_to_a_limit(kind: Callable[[bytes], IO[bytes]], most: int) ->
 
 def test_a_file_above_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "MOST_BYTES", 7)
-    assert read_whole(io.BytesIO(b"1234567"), "a.txt") == b"1234567"
+    assert read_to_end(io.BytesIO(b"1234567"), "a.txt") == b"1234567"
     with pytest.raises(DataUnavailableError, match=r"a\.txt: has more than 7 bytes"):
-        read_whole(io.BytesIO(b"12345678"), "a.txt")
+        read_to_end(io.BytesIO(b"12345678"), "a.txt")

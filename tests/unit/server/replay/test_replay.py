@@ -232,7 +232,7 @@ def test_a_run_is_not_replayed_in_its_own_folder_nor_without_a_journal(kit: Kit)
     (loop := kit.work.parent / "loop").symlink_to(loop)
     with pytest.raises(FolderInUseError, match="choose another folder"):
         Kit(kit.run, loop).replay()
-    with pytest.raises(RunFolderError, match="holds no run that has started"):
+    with pytest.raises(RunFolderError, match=r"journal\.sqlite is missing, and a replay needs it: name a run folder"):
         Kit(kit.work, kit.run / "work").replay()
 
 

@@ -14,7 +14,7 @@ from fedquilt_server.status.snapshot import Snapshot
 from fedquilt_server.sweep import progress as module
 from fedquilt_server.sweep.manifest import SweptRun
 from fedquilt_server.sweep.plan import SweepPlan, first_states, plan_sweep
-from fedquilt_server.sweep.progress import SweepProgress, SweepRounds, describe_round, shorten
+from fedquilt_server.sweep.progress import SweepProgress, SweepRounds, describe_open_round, shorten
 from fedquilt_server.sweep.sweep_file import source_of, vary
 
 DIGITS = {
@@ -109,7 +109,7 @@ def test_it_can_be_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     ],
 )
 def test_the_place_of_a_run(snapshot: Snapshot | None, words: str) -> None:
-    assert describe_round(snapshot).startswith(words)
+    assert describe_open_round(snapshot).startswith(words)
 
 
 def test_the_end_is_estimated_from_the_rounds_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
