@@ -25,7 +25,7 @@ from fedquilt_common.experiment.agent_config import AgentConfig
 from fedquilt_common.files.durable import write_durably
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.files.yaml_text import dump_yaml, load_yaml, read_text
-from fedquilt_common.wire.topics import RESERVED, SITE_USER
+from fedquilt_common.wire.topics import RELAY_SUFFIX, RESERVED, SITE_USER
 from fedquilt_server.provisioning.acl import make_acl
 from fedquilt_server.provisioning.authority import Identity, expiry, issue_certificate, load_identity, make_authority
 from fedquilt_server.provisioning.authority import revocation_list as signed_list
@@ -47,7 +47,6 @@ from fedquilt_server.provisioning.record import (
     BoardRecord,
     FederationRecord,
     RelayRecord,
-    RevokedCertificate,
     SiteRecord,
     read_record,
     write_record,
@@ -55,6 +54,7 @@ from fedquilt_server.provisioning.record import (
 from fedquilt_server.provisioning.site_bridge import BRIDGE
 from fedquilt_server.provisioning.site_files import RELAY, agents_behind, write_site
 from fedquilt_server.provisioning.site_plan import plan_site, relay_name
+from fedquilt_server.provisioning.withdrawal import withdraw
 
 DAYS: Final = 5 * 365
 """Default validity of a certificate in days."""
@@ -137,13 +137,11 @@ class Federation:
                 site=config.site or "", serial=f"{identity.certificate.serial_number:x}",
                 until=expiry(identity.certificate),
             )  # fmt: skip
+            withdrawn = withdraw(record, name, before, self.board_folder(name) / "tls.crt")
+            if withdrawn != record:  # first: if this is interrupted, no certificate stays valid that is not recorded
+                self._write_files(withdrawn)
             self._write_bundle(self.board_folder(name), identity, config)
-            replaced = [_revocation(before, name)] if before is not None and before.revoked is None else []
-            self._write_files(
-                record.model_copy(update={
-                    "boards": {**record.boards, name: board}, "withdrawn": (*record.withdrawn, *replaced),
-                })
-            )  # fmt: skip
+            self._write_files(withdrawn.model_copy(update={"boards": {**record.boards, name: board}}))
         return board
 
     def add_site(
@@ -177,37 +175,33 @@ class Federation:
                 identity = issue_certificate(authority, planned.hosts[0], until, (*planned.hosts, *LOCAL))
                 self._write_identity(folder, identity, "broker")
             if renew or before is None:
+                record = withdraw(record, f"{SITE_USER}{name}", before, folder / f"{BRIDGE}.crt")
                 identity = issue_certificate(authority, f"{SITE_USER}{name}", until)
                 self._write_identity(folder, identity, BRIDGE)
                 serial = f"{identity.certificate.serial_number:x}"
                 planned = planned.model_copy(update={"serial": serial, "until": expiry(identity.certificate)})
-            replaced = [] if before is None or not renew else [_withdraw(before.serial, f"{SITE_USER}{name}")]
-            own, withdrawn = self._issue_relay(record, name, relay, renew=renew, until=until)
-            planned, replaced = planned.model_copy(update={"relay": own}), [*replaced, *withdrawn]
-            self._write_files(
-                record.model_copy(update={
-                    "sites": {**record.sites, name: planned}, "withdrawn": (*record.withdrawn, *replaced),
-                })
-            )  # fmt: skip
+            own, record = self._issue_relay(record, name, relay, renew=renew, until=until)
+            planned = planned.model_copy(update={"relay": own})
+            self._write_files(record.model_copy(update={"sites": {**record.sites, name: planned}}))
         return planned
 
     def _issue_relay(
         self, record: FederationRecord, site: str, wanted: bool | None, *, renew: bool, until: datetime
-    ) -> tuple[RelayRecord | None, list[RevokedCertificate]]:
-        """Return the relay of a site, with a certificate if it needs a new one, and what is withdrawn."""
+    ) -> tuple[RelayRecord | None, FederationRecord]:
+        """Return the relay of a site, with a new certificate if it needs one, and the record that withdraws the old one."""
         before = record.sites[site].relay if site in record.sites else None
         has_relay, folder = (before is not None if wanted is None else wanted), self.site_folder(site) / RELAY
         if before is not None and has_relay and not renew:
-            return before, []
-        withdrawn = [] if before is None else [_withdraw(before.serial, before.name)]
+            return before, record
+        record = withdraw(record, f"{site}{RELAY_SUFFIX}", before, folder / "tls.crt")
         if not has_relay:
             shutil.rmtree(folder, ignore_errors=True)
-            return None, withdrawn
+            return None, record
         name = relay_name(record, site)
         identity = issue_certificate(self._authority(), name, until)
         self._write_identity(folder, identity, "tls")
         serial = f"{identity.certificate.serial_number:x}"
-        return RelayRecord(name=name, serial=serial, until=expiry(identity.certificate)), withdrawn
+        return RelayRecord(name=name, serial=serial, until=expiry(identity.certificate)), record
 
     def wifi_file(self, board: str) -> Path:
         """Return the file with a board's wireless network; it exists only if the board has one."""
@@ -232,12 +226,11 @@ class Federation:
         """
         with self._locked_record() as record:
             board = self.board(name)
-            if board.revoked is not None:
+            withdrawn = withdraw(record, name, board, self.board_folder(name) / "tls.crt")
+            if board.revoked is not None and withdrawn == record:
                 raise FederationError(f"{name} was already revoked at {board.revoked:%Y-%m-%d %H:%M} UTC")
-            revoked = board.model_copy(update={"revoked": _now()})
-            boards = {**record.boards, name: revoked}
-            withdrawn = (*record.withdrawn, _revocation(board, name))
-            self._write_files(record.model_copy(update={"boards": boards, "withdrawn": withdrawn}))
+            revoked = board.model_copy(update={"revoked": board.revoked or _now()})
+            self._write_files(withdrawn.model_copy(update={"boards": {**record.boards, name: revoked}}))
         return self.reload()
 
     def reload(self, *, restart: bool = False) -> str:
@@ -371,14 +364,6 @@ def make_federation(folder: Path, name: str, hosts: Sequence[str], port: int = 8
         write_record(folder, record)
     federation.renew()
     return federation
-
-
-def _revocation(board: BoardRecord, name: str) -> RevokedCertificate:
-    return _withdraw(board.serial, name)
-
-
-def _withdraw(serial: str, user: str) -> RevokedCertificate:
-    return RevokedCertificate(serial=serial, board=user, at=_now())
 
 
 def _expiry_after(days: int) -> datetime:

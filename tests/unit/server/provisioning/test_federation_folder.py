@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from cryptography import x509
 from tests.unit.server.provisioning.test_federation import Knock, board_context, broker_of
 
+from fedquilt_common import cli
 from fedquilt_common.errors import ExperimentError, FederationError, FolderInUseError
 from fedquilt_common.experiment.agent_config import AgentConfig, read_agent_config
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_server.provisioning import federation as module
-from fedquilt_server.provisioning.authority import make_authority
+from fedquilt_server.provisioning.authority import certificate_serial, make_authority
 from fedquilt_server.provisioning.broker_process import reload_broker
 from fedquilt_server.provisioning.federation import Federation, make_federation
-from fedquilt_server.provisioning.record import read_record
+from fedquilt_server.provisioning.record import read_record, write_record
 from fedquilt_server.simulate.mosquitto import free_port
 
 
@@ -99,6 +103,67 @@ def test_renewing_withdraws_the_old_certificate(tmp_path: Path) -> None:
     assert (new.clients, new.serial != old.serial) == ("7", True)
     assert timedelta(days=29) < new.until - datetime.now(timezone.utc) <= timedelta(days=30)
     assert [entry.serial for entry in federation.record.withdrawn] == [old.serial]
+
+
+class Killed(BaseException):
+    """Stands for a kill."""
+
+
+def write_until_killed(left: Iterator[int], write: Callable[..., None], *content: Any) -> None:
+    if next(left, None) is None:
+        raise Killed
+    write(*content)
+
+
+def renew_until_killed(federation: Federation, writes: int) -> bool:
+    """Renew the board ``a``, killed before one of the writes; returns whether it was."""
+    left = iter(range(writes))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("write_private", "write_durably", "write_record"):
+            patch.setattr(module, name, partial(write_until_killed, left, getattr(module, name)))
+        try:
+            federation.provision("a", renew=True)
+        except Killed:
+            return True
+        return False
+
+
+@pytest.mark.parametrize("then", ["revoke", "renew"])
+def test_no_certificate_of_killed_renewals_stays_valid(then: str, tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    federation.provision("a", "jetson-nano")
+    tls = federation.board_folder("a") / "tls.crt"
+    issued, writes = {certificate_serial(tls)}, 0
+    while renew_until_killed(federation, writes):  # before the first write, the second, ...
+        writes += 1
+        issued.add(certificate_serial(tls))
+    assert writes > 8
+    issued.add(certificate_serial(tls))
+    renew_until_killed(federation, writes - 1)
+    issued.add(certificate_serial(tls))
+    if then == "revoke":
+        federation.revoke("a")
+    else:
+        federation.provision("a", renew=True)
+    assert {entry.serial for entry in federation.record.withdrawn} == issued
+    listed = x509.load_pem_x509_crl((federation.broker_folder / "revoked.crl").read_bytes())
+    assert {f"{entry.serial_number:x}" for entry in listed} == issued
+
+
+def test_a_certificate_that_the_record_does_not_know_is_not_flashed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    federation.provision("a", "jetson-nano")
+    flash = ["flash", "--board", "a", "--no-wheels", "--out", str(tmp_path / "a.tar"), "--folder", str(tmp_path / "f")]
+    assert cli.run(flash) == 0
+    record = federation.record
+    federation.provision("a", renew=True)
+    write_record(federation.folder, record)
+    assert cli.run(flash) == 8
+    assert "run `fedquilt provision a --renew`" in capsys.readouterr().err
+    federation.provision("a", renew=True)
+    assert cli.run(flash) == 0
 
 
 def test_renewing_keeps_what_else_the_configuration_says(tmp_path: Path) -> None:
