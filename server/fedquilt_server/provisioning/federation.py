@@ -23,7 +23,7 @@ from typing import Any, Final
 from fedquilt_common.errors import FederationError
 from fedquilt_common.experiment.agent_config import AgentConfig
 from fedquilt_common.files.durable import write_durably
-from fedquilt_common.files.locking import lock_folder
+from fedquilt_common.files.locking import LOCK, lock_folder
 from fedquilt_common.files.yaml_text import dump_yaml, load_yaml, read_text
 from fedquilt_common.wire.topics import RELAY_SUFFIX, RESERVED, SITE_USER
 from fedquilt_server.provisioning.acl import make_acl
@@ -41,7 +41,7 @@ from fedquilt_server.provisioning.broker_process import reload_broker
 from fedquilt_server.provisioning.card import Wifi
 from fedquilt_server.provisioning.inventory import inventory
 from fedquilt_server.provisioning.names import broker_name, check_host
-from fedquilt_server.provisioning.private_files import write_private
+from fedquilt_server.provisioning.private_files import hide_from_git, write_private
 from fedquilt_server.provisioning.record import (
     RECORD,
     BoardRecord,
@@ -188,7 +188,7 @@ class Federation:
     def _issue_relay(
         self, record: FederationRecord, site: str, wanted: bool | None, *, renew: bool, until: datetime
     ) -> tuple[RelayRecord | None, FederationRecord]:
-        """Return the relay of a site, with a new certificate if it needs one, and the record that withdraws the old one."""
+        """Return the relay of a site, with a new certificate if needed, and the record that withdraws the old one."""
         before = record.sites[site].relay if site in record.sites else None
         has_relay, folder = (before is not None if wanted is None else wanted), self.site_folder(site) / RELAY
         if before is not None and has_relay and not renew:
@@ -333,14 +333,14 @@ def make_federation(folder: Path, name: str, hosts: Sequence[str], port: int = 8
     """Create a federation in ``folder``.
 
     Args:
-        folder: the new folder.
+        folder: the new folder, or an empty one.
         name: name of the federation; a level of its topics.
         hosts: names and addresses of the broker; boards use the first one.
         port: the broker's port.
         reload: command that makes the broker use its new files.
 
     Raises:
-        FederationError: the folder already holds a federation, or the name or a host cannot be used.
+        FederationError: the folder holds a federation or other files, or the name or a host cannot be used.
     """
     check_level(name, "federation")
     if len(name) > LONGEST_NAME:
@@ -350,20 +350,33 @@ def make_federation(folder: Path, name: str, hosts: Sequence[str], port: int = 8
     for host in hosts:
         check_host(host)
     federation, record = Federation(folder), FederationRecord(name=name, hosts=tuple(hosts), port=port, reload=reload)
+    _check_vacant(folder)  # before the lock leaves its file there
     with lock_folder(folder):
-        if (folder / RECORD).exists():
-            raise FederationError(
-                f"{folder} holds the federation {read_record(folder).name!r}: choose another --folder"
-            )
+        _check_vacant(folder)
         folder.chmod(0o700)
         authority = make_authority(name, _now())
-        (folder / ".gitignore").write_text("*\n")  # the folder may be inside a Git repository
+        hide_from_git(folder)
         (folder / AUTHORITY).mkdir(exist_ok=True, mode=0o700)
         write_private(folder / AUTHORITY / "ca.key", authority.key_pem)
         write_durably(folder / AUTHORITY / "ca.crt", authority.certificate_pem)
         write_record(folder, record)
     federation.renew()
     return federation
+
+
+def _check_vacant(folder: Path) -> None:
+    """Check that a folder, if it exists, is empty but for the file of its lock.
+
+    Raises:
+        FederationError: it holds a federation, or other files.
+    """
+    if (folder / RECORD).exists():
+        raise FederationError(f"{folder} holds the federation {read_record(folder).name!r}: choose another --folder")
+    if others := sorted(path.name for path in folder.glob("*") if path.name != LOCK):
+        raise FederationError(
+            f"{folder} is not empty (it holds {others[0]}), and a federation has a folder of its own: choose another "
+            "--folder"
+        )
 
 
 def _expiry_after(days: int) -> datetime:

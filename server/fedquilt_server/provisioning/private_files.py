@@ -1,4 +1,4 @@
-"""Write files that only their owner can read."""
+"""Write files that only their owner can read, and keep them out of Git."""
 
 from __future__ import annotations
 
@@ -15,3 +15,10 @@ def write_private(path: Path, text: str) -> None:
     sync(fresh)
     fresh.replace(path)
     sync(path.parent)
+
+
+def hide_from_git(folder: Path) -> None:
+    """Let Git ignore a folder with keys, which may be inside a repository. A ``.gitignore`` that exists is kept."""
+    path = folder / ".gitignore"
+    if not path.exists():
+        path.write_text("*\n", encoding="utf-8")

@@ -192,6 +192,25 @@ def test_names_that_other_programs_take_for_something_else(tmp_path: Path) -> No
         federation.provision("living-room", "pi4")
 
 
+@pytest.mark.parametrize("content", [".gitignore", "thesis.tex", "authority/ca.key"])
+def test_a_folder_of_something_else_is_not_changed(content: str, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    path = folder / content
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    folder.chmod(0o755)
+    with pytest.raises(FederationError, match=rf"mine is not empty \(it holds {path.relative_to(folder).parts[0]}"):
+        make_federation(folder, "lab", ["localhost"])
+    assert [found for found in folder.rglob("*") if found.is_file()] == [path]
+    assert (path.read_text(), folder.stat().st_mode & 0o777) == ("mine", 0o755)
+
+
+def test_an_empty_folder_becomes_private(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    make_federation(tmp_path, "lab", ["localhost"])
+    assert tmp_path.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_folder_that_has_been_moved(tmp_path: Path) -> None:
     federation = make_federation(tmp_path / "f", "lab", ["localhost"], free_port())
     assert (federation.folder / ".gitignore").read_text() == "*\n"
