@@ -61,6 +61,8 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> ScalarNode:
 
 
 class _OlderDumper(yaml.SafeDumper):
+    """Quotes a string that either version takes for something else."""
+
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
@@ -109,7 +111,7 @@ def _construct_boolean(loader: _Loader, node: ScalarNode) -> bool:
 
 
 for _kind, _pattern, _first in _CORE_SCHEMA:
-    for _class in (_Loader, _Dumper):
+    for _class in (_Loader, _Dumper, _OlderDumper):
         _class.add_implicit_resolver(_PREFIX + _kind, re.compile(f"^{_pattern}$"), _first)
 for _dumper in (_Dumper, _OlderDumper):
     _dumper.add_representer(str, _represent_text)
@@ -161,7 +163,10 @@ def load_yaml(text: str, source: str) -> Any:
 
 
 def dump_yaml_1_1(data: Any) -> str:
-    """Write YAML for programs that read YAML 1.1, such as cloud-init and Ansible; a text ``no`` is quoted there."""
+    """Write YAML for programs that read YAML 1.1, such as cloud-init and Ansible: a text ``no`` is quoted there.
+
+    ``load_yaml`` reads the same strings there.
+    """
     text: str = yaml.dump(data, Dumper=_OlderDumper, sort_keys=False, allow_unicode=True, width=110)
     return text
 

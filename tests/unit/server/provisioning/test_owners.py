@@ -33,6 +33,15 @@ def test_what_provision_writes_is_what_the_coordinator_reads(tmp_path: Path) -> 
     assert file.assignments() == Assignments({0: "pi-1", 2: "pi-2"}, relays={})
 
 
+def test_boards_whose_names_resemble_numbers(tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "federation", "7e2", ["localhost"], 8883)
+    for name in ("1e3", "0o17"):
+        federation.provision(name, "pi4")
+    path = federation.folder / "inventory.yml"
+    check_federation(path, "7e2")
+    assert read_assignments(path).owners == {0: "1e3", 1: "0o17"}
+
+
 def test_an_inventory_is_of_one_federation(tmp_path: Path) -> None:
     path = tmp_path / "inventory.yml"
     path.write_text("all: {vars: {fedquilt_federation: lab}}")
