@@ -24,7 +24,7 @@ from fedquilt_common.errors import FederationError
 from fedquilt_common.experiment.agent_config import AgentConfig
 from fedquilt_common.files.durable import write_durably
 from fedquilt_common.files.locking import LOCK, lock_folder
-from fedquilt_common.files.yaml_text import dump_yaml, load_yaml, read_text
+from fedquilt_common.files.yaml_text import dump_yaml
 from fedquilt_common.wire.topics import RELAY_SUFFIX, RESERVED, SITE_USER
 from fedquilt_server.provisioning.acl import make_acl
 from fedquilt_server.provisioning.authority import Identity, expiry, issue_certificate, load_identity, make_authority
@@ -35,6 +35,7 @@ from fedquilt_server.provisioning.board_plan import (
     check_request,
     complete_request,
     make_config,
+    merge_settings,
 )
 from fedquilt_server.provisioning.broker_files import CONFIG, local_config, system_config
 from fedquilt_server.provisioning.broker_process import reload_broker
@@ -62,8 +63,6 @@ AUTHORITY, BROKER, BOARDS, SITES = "authority", "broker", "boards", "sites"
 LONGEST_NAME: Final = 48
 LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 """Further names of the broker, for the coordinator on the same machine."""
-_OURS: Final = frozenset({"broker", "id", "clients", "federation", "kind", "ca", "cert", "key"})
-"""Keys of an agent's configuration that are set from the record."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,9 @@ class Federation:
             before, request = record.boards.get(name), BoardRequest(name, kind, clients, host, user)
             check_request(record, request, renew)
             planned = complete_request(record, request)
-            config = make_config(record, planned, {**self._kept_settings(name, before), **settings})
+            if before is not None:
+                settings = merge_settings(self.board_folder(name) / "agent.yaml", settings)
+            config = make_config(record, planned, settings)
             identity = issue_certificate(self._authority(), name, _expiry_after(days))
             board = BoardRecord(
                 kind=planned.kind, clients=planned.clients, host=planned.host, user=planned.user,
@@ -278,14 +279,6 @@ class Federation:
         port = self.record.port
         write_durably(self.broker_folder / CONFIG, local_config(self.broker_folder, port))
         write_durably(self.broker_folder / "mosquitto-tls.conf", system_config(port))
-
-    def _kept_settings(self, name: str, before: BoardRecord | None) -> dict[str, Any]:
-        """Return the keys of a board's existing ``agent.yaml`` that do not come from the record."""
-        path = self.board_folder(name) / "agent.yaml"
-        if before is None or not path.exists():
-            return {}
-        values = load_yaml(read_text(path), str(path))
-        return {key: value for key, value in values.items() if key not in _OURS} if isinstance(values, dict) else {}
 
     def _authority(self) -> Identity:
         folder = self.folder / AUTHORITY

@@ -179,6 +179,25 @@ def test_renewing_keeps_what_else_the_configuration_says(tmp_path: Path) -> None
     )  # fmt: skip
 
 
+def test_renewing_changes_every_setting(tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    topic = "mqtt://plug.local/tele/plug/SENSOR#ENERGY.Power"
+    federation.provision("a", "pi4", max_epsilon=8.0, power_command="meter --one")
+
+    def renewed(**settings: Any) -> tuple[float | None, str | None, str | None]:
+        federation.provision("a", renew=True, **settings)
+        path = federation.board_folder("a") / "agent.yaml"
+        config = AgentConfig.model_validate(read_agent_config(path))
+        return config.max_epsilon, config.power_command, config.power_topic
+
+    assert renewed(max_epsilon=2.0, power_command="meter --two") == (2.0, "meter --two", None)
+    assert renewed(power_topic=topic) == (2.0, None, topic)
+    assert renewed(workers=2) == (2.0, None, topic)
+    assert renewed(power_command="meter") == (2.0, "meter", None)
+    with pytest.raises(ExperimentError, match="both given"):
+        renewed(power_command="meter", power_topic=topic)
+
+
 def test_names_that_other_programs_take_for_something_else(tmp_path: Path) -> None:
     """Ansible reads YAML 1.1, where ``on`` is true. Host names cannot have an underscore."""
     federation = make_federation(tmp_path / "f", "no", ["localhost"])
