@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
@@ -18,11 +19,12 @@ from fedquilt_common.errors import FederationError, FolderInUseError
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.wire.mosquitto_version import can_reload, name_version
 from fedquilt_server.provisioning.announce import announcer, keep_announced
+from fedquilt_server.provisioning.board_plan import BoardRequest
 from fedquilt_server.provisioning.board_rows import board_row, kind_label
 from fedquilt_server.provisioning.broker_files import required_files
 from fedquilt_server.provisioning.broker_process import check_port, find_running_broker, program_version, run_broker
 from fedquilt_server.provisioning.federation import DAYS, Federation, make_federation
-from fedquilt_server.provisioning.fleet_provision import provision_boards
+from fedquilt_server.provisioning.fleet_provision import provision_boards, provision_each
 from fedquilt_server.provisioning.kinds import KINDS, kind_of
 from fedquilt_server.provisioning.names import broker_name
 from fedquilt_server.provisioning.options import (
@@ -272,14 +274,8 @@ def provision(
     if not board:
         raise typer.BadParameter("name a board, or give a list with --from")
     _check_boards(federation, board, kind, clients, host)
-    before, reloaded = federation.record, ""
-    made: dict[str, BoardRecord] = {}
-    try:
-        for name in board:
-            made[name] = federation.provision(name, kind, clients, host, user, days, renew, **settings)
-    finally:  # even for the boards before one that fails
-        if made:
-            reloaded = federation.reload()
+    before, requests = federation.record, [BoardRequest(name, kind, clients, host, user) for name in board]
+    made, reloaded = provision_each(federation, requests, days, settings, renew=renew)
     _note_kinds({kind} if kind else set())
     withdrawn = "The old certificate is withdrawn. " if renew else ""
     _print_boards(federation, made, f"{withdrawn}{reloaded}.", json_)
@@ -303,8 +299,10 @@ def _check_boards(federation: Federation, boards: list[str], kind: str, clients:
     """Check that the options fit the boards.
 
     Raises:
-        FederationError: an option is for one board only, or is missing.
+        FederationError: a board is given twice, or an option is for one board only, or is missing.
     """
+    if twice := [name for name, number in Counter(boards).items() if number > 1]:
+        raise FederationError(f"{twice[0]!r} is given twice: name each board once")
     if len(boards) > 1 and (clients or host):
         raise FederationError("--clients and --host are for one board: run the command once for each board")
     if not kind and (new := [name for name in boards if name not in federation.record.boards]):
