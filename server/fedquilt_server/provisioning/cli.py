@@ -143,13 +143,17 @@ def renew(
     """
     federation = Federation(folder)
     federation.renew(broker or (), days, reload)
-    record, ends, elsewhere = federation.record, certificate_ends(federation), boards_elsewhere(federation)
-    if not json_:
-        _print_renewal(record, ends, elsewhere)
-    reloaded = federation.reload(restart=True)
+    try:
+        reloaded = federation.reload(restart=True)
+    finally:  # the certificates are new even if it fails
+        record, ends, elsewhere = federation.record, certificate_ends(federation), boards_elsewhere(federation)
+        for why in filter(None, elsewhere.values()):
+            typer.echo(f"Note: {why}", err=True)
+        if not json_:
+            _print_renewal(record, ends, list(elsewhere))
     if json_:
         dates = {name: end.isoformat() for name, end in ends.items()}
-        row = {"broker": record.url, "hosts": record.hosts, "certificates": dates, "other_address": elsewhere}
+        row = {"broker": record.url, "hosts": record.hosts, "certificates": dates, "other_address": list(elsewhere)}
         typer.echo(json.dumps({**row, "reload": reloaded}))
     else:
         typer.echo(f"{reloaded}.")

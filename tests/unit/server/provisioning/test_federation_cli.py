@@ -82,6 +82,36 @@ def test_a_renewal_prints_what_it_renewed_and_which_boards_need_new_files(
     assert row["certificates"] == {name: end.isoformat() for name, end in certificate_ends(federation).items()}
 
 
+def test_a_renewal_reloads_the_broker_whatever_the_boards_files_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = tmp_path / "done"
+    federation = make_federation(tmp_path / "f", "lab", ["10.0.0.1"], reload=f"touch {done}")
+    for name in ("desk", "fine", "kitchen"):
+        federation.provision(name, "pi4")
+    (federation.board_folder("desk") / "agent.yaml").write_text("broker: [")
+    broken = federation.board_folder("kitchen") / "agent.yaml"
+    broken.write_bytes(b"\xff")
+    renew = ["federation", "renew", "--folder", str(federation.folder)]
+    assert cli.run(renew) == 0
+    found = capsys.readouterr()
+    assert "2 boards have another address of the broker in their files: desk, kitchen." in found.out
+    assert f"Note: {broken}: is not text in UTF-8" in found.err
+    assert done.exists()
+    assert cli.run([*renew, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["other_address"] == ["desk", "kitchen"]
+
+
+def test_a_renewal_whose_reload_fails_prints_what_it_renewed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["10.0.0.1"], reload="false")
+    assert cli.run(["federation", "renew", "--folder", str(federation.folder)]) == 8
+    found = capsys.readouterr()
+    assert "Renewed the certificates of broker" in found.out
+    assert "the files are written, but `false` did not reload the broker" in found.err
+
+
 @pytest.mark.parametrize(("days", "words"), [(31, ""), (29, "good until"), (-1, "expired on")])
 def test_boards_names_certificates_of_the_workstation_that_end(
     days: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
