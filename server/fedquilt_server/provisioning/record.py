@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 from fedquilt_common.errors import ExperimentError, FederationError
 from fedquilt_common.experiment.section import Section
 from fedquilt_common.files.durable import write_durably
-from fedquilt_common.files.yaml_text import dump_yaml, load_yaml, read_text
+from fedquilt_common.files.yaml_text import MAX_OWN_CHARACTERS, dump_yaml, load_yaml, read_text
 from fedquilt_common.rejections import first_problem
 from fedquilt_common.wire.message_base import Name
 
@@ -155,7 +155,7 @@ def read_record(folder: Path) -> FederationRecord:
             f"{folder} holds no federation: create one with `fedquilt federation init`, or choose another --folder"
         )
     try:
-        return FederationRecord.model_validate(load_yaml(read_text(path), str(path)))
+        return FederationRecord.model_validate(load_yaml(read_text(path), str(path), MAX_OWN_CHARACTERS))
     except ExperimentError as error:
         raise FederationError(str(error)) from None
     except ValidationError as error:
