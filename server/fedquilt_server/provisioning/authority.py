@@ -62,7 +62,7 @@ def issue_certificate(authority: Identity, name: str, until: datetime, hosts: Se
 
     Args:
         authority: who signs it.
-        name: the MQTT user, or the broker's host.
+        name: the MQTT user; any name for a broker, whose clients read ``hosts``.
         until: end of its validity; at most that of the authority.
         hosts: for a broker, its names and addresses. Without them, the certificate is for a client of the broker.
     """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,13 +16,12 @@ from fedquilt_common.rejections import list_problems
 from fedquilt_common.wire.topics import RESERVED, SITE_USER, check_name
 from fedquilt_server.provisioning.kinds import check_kind, kind_of
 from fedquilt_server.provisioning.names import GROUPS, check_host, check_user, hostname_of
-from fedquilt_server.provisioning.record import BoardRecord, FederationRecord
+from fedquilt_server.provisioning.record import NOT_ISSUED, BoardRecord, FederationRecord
 
 _OURS: Final = frozenset({"broker", "id", "clients", "federation", "kind", "ca", "cert", "key"})
 """Keys of an agent's configuration that are set from the record."""
 _METERS: Final = frozenset({"power_command", "power_topic"})
 """Settings of which a board has one at most."""
-_NO_CERTIFICATE: Final = datetime.fromtimestamp(0, timezone.utc)
 
 
 @dataclass(frozen=True)
@@ -148,8 +146,7 @@ def with_board(record: FederationRecord, request: BoardRequest) -> FederationRec
     """Return the record as if the board had its identity, to check further boards against it."""
     planned = complete_request(record, request)
     board = BoardRecord(
-        kind=planned.kind, clients=planned.clients, host=planned.host, user=planned.user, serial="0",
-        until=_NO_CERTIFICATE,
+        kind=planned.kind, clients=planned.clients, host=planned.host, user=planned.user, **NOT_ISSUED,
     )  # fmt: skip
     return record.model_copy(update={"boards": {**record.boards, planned.name: board}})
 

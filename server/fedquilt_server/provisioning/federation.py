@@ -173,7 +173,7 @@ class Federation:
             planned = plan_site(record, name, hosts, port)
             folder, authority, until = self.site_folder(name), self._authority(), _expiry_after(days)
             if renew or before is None or before.hosts != planned.hosts:
-                identity = issue_certificate(authority, planned.hosts[0], until, (*planned.hosts, *LOCAL))
+                identity = issue_certificate(authority, BROKER, until, (*planned.hosts, *LOCAL))
                 self._write_identity(folder, identity, "broker")
             if renew or before is None:
                 record = withdraw(record, f"{SITE_USER}{name}", before, folder / f"{BRIDGE}.crt")
@@ -266,9 +266,7 @@ class Federation:
             record = record if reload is None else record.model_copy(update={"reload": reload})
             authority, until = self._authority(), _expiry_after(days)
             names = list(dict.fromkeys((*record.hosts, *LOCAL, broker_name(record.name))))
-            self._write_identity(
-                self.broker_folder, issue_certificate(authority, record.hosts[0], until, names), "broker"
-            )
+            self._write_identity(self.broker_folder, issue_certificate(authority, BROKER, until, names), "broker")
             for user in RESERVED:
                 self._write_identity(self.folder / user, issue_certificate(authority, user, until), "tls")
             self.write_broker_config()

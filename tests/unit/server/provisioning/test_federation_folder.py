@@ -249,6 +249,16 @@ def test_the_broker_can_get_another_name(tmp_path: Path) -> None:
         assert Knock(port, board_context(federation.folder / "coordinator")).inside
 
 
+def test_a_host_may_be_longer_than_a_common_name(tmp_path: Path) -> None:
+    hosts = [".".join(["a" * 63] * 3 + ["b" * 61])]
+    federation = make_federation(tmp_path / "f", "lab", hosts)
+    federation.add_site("hall", hosts)
+    for folder in (federation.broker_folder, federation.site_folder("hall")):
+        certificate = x509.load_pem_x509_certificate((folder / "broker.crt").read_bytes())
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert names.get_values_for_type(x509.DNSName)[0] == hosts[0]
+
+
 def test_damaged_folders_say_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(FederationError, match="holds no federation"):
         _ = Federation(tmp_path).record
@@ -264,7 +274,15 @@ def test_damaged_folders_say_what_is_wrong(tmp_path: Path) -> None:
     (federation.folder / "authority" / "ca.key").unlink()
     with pytest.raises(FederationError, match="cannot be read"):
         federation.provision("a", "pi4")
-    for text, words in (("name: [1", "federation.yaml:"), ("name: x\n", "hosts: is missing; add it")):
+    head = "name: x\nhosts: [y]\n"
+    board = "boards: {a: {kind: pi4, clients: '0', host: a, serial: 1f, until: 2031-01-01T00:00:00%s}}"
+    withdrawn = "withdrawn: [{serial: '%s', board: a, at: 2026-01-01T00:00:00Z}]"
+    for text, words in (
+        ("name: [1", "federation.yaml:"), ("name: x\n", "hosts: is missing; add it"),
+        (head + board % "", r"federation.yaml: boards.a.until: must have a time zone, such as .*Z"),
+        *((head + withdrawn % serial, r"federation.yaml: withdrawn.0.serial: must be .*hexadecimal")
+          for serial in ("zz", "0", "0a", "f" * 40)),
+    ):  # fmt: skip
         (federation.folder / "federation.yaml").write_text(text)
         with pytest.raises(FederationError, match=words):
             read_record(federation.folder)
