@@ -72,7 +72,7 @@ PATTERNS: Final[Mapping[str, str]] = {
     r"^[A-Za-z0-9][A-Za-z0-9_-]*$": "letters, digits, '_' and '-', with a letter or digit first",
     r"^[0-9a-f]{64}$": "64 hexadecimal digits in lower case",
     r"^[0-9a-f]{32}(?:[0-9a-f]{32})?$": "32 or 64 hexadecimal digits in lower case",
-    r"^([1-9a-f][0-9a-f]{0,38}|[1-7][0-9a-f]{39})$": "a number from 1 to 2^159 - 1, in hexadecimal digits in lower case",
+    r"^([1-9a-f][0-9a-f]{0,38}|[1-7][0-9a-f]{39})$": "a number from 1 to 2^159 - 1, in lower-case hexadecimal digits",
     r"^https?://": "a URL that begins with http:// or https://",
 }
 """What text must be that matches a regular expression."""
