@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 import sys
 from collections import Counter
@@ -101,7 +102,7 @@ def init(
     where = _folder_option(folder)
     typer.echo(f"  fedquilt federation broker{where}          to run the broker here, or install one with Ansible")
     typer.echo(f"  fedquilt provision BOARD --kind pi4{where}")
-    typer.echo(f"  fedquilt coordinator EXPERIMENT.yaml {' '.join(coordinator_options(federation))}")
+    typer.echo(f"  fedquilt coordinator EXPERIMENT.yaml {shlex.join(coordinator_options(federation))}")
 
 
 def coordinator_options(federation: Federation) -> list[str]:
@@ -365,7 +366,7 @@ def _print_next(folder: Path, made: dict[str, BoardRecord]) -> None:
 
 def _folder_option(folder: Path) -> str:
     """Return the option that names the folder in a command that we print; empty for the usual folder."""
-    return "" if folder == HERE else f" --folder {folder}"
+    return "" if folder == HERE else f" --folder {shlex.quote(str(folder))}"
 
 
 @app.command()

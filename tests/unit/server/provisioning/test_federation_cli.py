@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from fedquilt_common import cli
 from fedquilt_server.provisioning.federation import make_federation
+from fedquilt_server.provisioning.names import check_host, hostname_of
 from fedquilt_server.provisioning.record import read_record
 from fedquilt_server.provisioning.renewal import certificate_ends
 
@@ -151,6 +153,31 @@ def test_init_alone_finds_names_for_this_machine(tmp_path: Path, capsys: pytest.
     assert not {"localhost", "127.0.0.1"} & set(hosts)
     assert f"mqtts://{hosts[0]}:8883" in output
     assert f"--cert {tmp_path}/f/coordinator/tls.crt" in output
+
+
+def test_the_printed_commands_can_be_pasted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = "my fed; it's"
+
+    def printed(*words: str) -> list[list[str]]:
+        assert cli.run([*words, "--folder", folder]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return [shlex.split(line) for line in lines if line.startswith("  fedquilt")]
+
+    broker, _, coordinator = printed("federation", "init", "--broker", "box")
+    assert broker[2:5] == ["broker", "--folder", folder]
+    assert coordinator[-1] == f"{folder}/coordinator/tls.key"
+    (flash,) = printed("provision", "a", "--kind", "pi4", "--host", "box")[:1]
+    assert flash[-2:] == ["--folder", folder]
+
+
+@pytest.mark.parametrize(
+    ("board", "host"), [("a" * 62 + "-b", "a" * 62), ("Living_Room.", "living-room"), ("1e3", "1e3")]
+)
+def test_the_host_name_of_a_board_can_be_one(board: str, host: str) -> None:
+    assert check_host(hostname_of(board)) == host
 
 
 @pytest.mark.parametrize(("kind", "meant"), [("pi6", "pi5"), ("Pi4", "pi4"), ("jetson", "jetson-nano")])
