@@ -150,6 +150,15 @@ def test_no_certificate_of_killed_renewals_stays_valid(then: str, tmp_path: Path
     assert {f"{entry.serial_number:x}" for entry in listed} == issued
 
 
+def test_a_new_board_whose_command_was_killed_is_provisioned_again(tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    before = federation.record
+    lost = federation.provision("a", "pi4").serial
+    write_record(federation.folder, before)
+    federation.provision("a", "pi4")
+    assert [entry.serial for entry in federation.record.withdrawn] == [lost]
+
+
 def test_a_certificate_that_the_record_does_not_know_is_not_flashed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
