@@ -42,7 +42,7 @@ from fedquilt_server.provisioning.broker_process import reload_broker
 from fedquilt_server.provisioning.card import Wifi
 from fedquilt_server.provisioning.inventory import inventory
 from fedquilt_server.provisioning.names import broker_name, check_host
-from fedquilt_server.provisioning.private_files import hide_from_git, write_private
+from fedquilt_server.provisioning.private_files import GIT_IGNORE, hide_from_git, write_private
 from fedquilt_server.provisioning.record import (
     RECORD,
     BoardRecord,
@@ -356,18 +356,23 @@ def make_federation(folder: Path, name: str, hosts: Sequence[str], port: int = 8
 
 
 def _check_vacant(folder: Path) -> None:
-    """Check that a folder, if it exists, is empty but for the file of its lock.
+    """Check that a folder, if it exists, is empty, or holds only what an interrupted command leaves.
 
     Raises:
         FederationError: it holds a federation, or other files.
     """
     if (folder / RECORD).exists():
         raise FederationError(f"{folder} holds the federation {read_record(folder).name!r}: choose another --folder")
-    if others := sorted(path.name for path in folder.glob("*") if path.name != LOCK):
+    if others := sorted(path.name for path in folder.glob("*") if not _is_left_over(path)):
         raise FederationError(
             f"{folder} is not empty (it holds {others[0]}), and a federation has a folder of its own: choose another "
             "--folder"
         )
+
+
+def _is_left_over(path: Path) -> bool:
+    """Whether an interrupted command may have left it: an authority without a certificate has signed nothing."""
+    return path.name in (LOCK, GIT_IGNORE) or (path.name == AUTHORITY and not (path / "ca.crt").exists())
 
 
 def _expiry_after(days: int) -> datetime:

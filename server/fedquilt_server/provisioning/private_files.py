@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from fedquilt_common.files.durable import create_private, sync
+
+GIT_IGNORE: Final = ".gitignore"
 
 
 def write_private(path: Path, text: str) -> None:
@@ -19,6 +22,6 @@ def write_private(path: Path, text: str) -> None:
 
 def hide_from_git(folder: Path) -> None:
     """Let Git ignore a folder with keys, which may be inside a repository. A ``.gitignore`` that exists is kept."""
-    path = folder / ".gitignore"
+    path = folder / GIT_IGNORE
     if not path.exists():
         path.write_text("*\n", encoding="utf-8")

@@ -220,7 +220,7 @@ def test_names_that_other_programs_take_for_something_else(tmp_path: Path) -> No
         federation.provision("living-room", "pi4")
 
 
-@pytest.mark.parametrize("content", [".gitignore", "thesis.tex", "authority/ca.key"])
+@pytest.mark.parametrize("content", ["thesis.tex", ".git/config", "authority/ca.crt"])
 def test_a_folder_of_something_else_is_not_changed(content: str, tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     path = folder / content
@@ -233,10 +233,14 @@ def test_a_folder_of_something_else_is_not_changed(content: str, tmp_path: Path)
     assert (path.read_text(), folder.stat().st_mode & 0o777) == ("mine", 0o755)
 
 
-def test_an_empty_folder_becomes_private(tmp_path: Path) -> None:
-    (tmp_path / ".lock").touch()
-    make_federation(tmp_path, "lab", ["localhost"])
+def test_what_an_interrupted_init_leaves_is_used_again(tmp_path: Path) -> None:
+    (tmp_path / "authority").mkdir()
+    for name in (".lock", ".gitignore", "authority/ca.key"):
+        (tmp_path / name).write_text("old")
+    federation = make_federation(tmp_path, "lab", ["localhost"])
     assert tmp_path.stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / ".gitignore").read_text() == "old"
+    assert federation.provision("a", "pi4").clients == "0"
 
 
 def test_a_folder_that_has_been_moved(tmp_path: Path) -> None:
