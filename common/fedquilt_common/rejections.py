@@ -61,6 +61,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "date": "must be a date, such as 2026-01-31",
     "datetime": "must be a date and a time, such as 2026-01-31T12:00:00",
     "time": "must be a time, such as 12:00:00",
+    "timezone_aware": "must have a time zone, such as 2026-01-31T12:00:00Z",
     "path_type": "must be a path",
     "url": "must be a URL",
     "url_scheme": "must be a URL that begins with {expected_schemes}",
@@ -71,6 +72,7 @@ PATTERNS: Final[Mapping[str, str]] = {
     r"^[A-Za-z0-9][A-Za-z0-9_-]*$": "letters, digits, '_' and '-', with a letter or digit first",
     r"^[0-9a-f]{64}$": "64 hexadecimal digits in lower case",
     r"^[0-9a-f]{32}(?:[0-9a-f]{32})?$": "32 or 64 hexadecimal digits in lower case",
+    r"^([1-9a-f][0-9a-f]{0,38}|[1-7][0-9a-f]{39})$": "a number from 1 to 2^159 - 1, in lower-case hexadecimal digits",
     r"^https?://": "a URL that begins with http:// or https://",
 }
 """What text must be that matches a regular expression."""

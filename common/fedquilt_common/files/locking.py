@@ -14,13 +14,15 @@ from typing import IO, Final
 from fedquilt_common.errors import FolderInUseError
 from fedquilt_common.files.folders import create_folder
 
+LOCK: Final = ".lock"
+"""The lock file's usual name."""
 WAIT_SECONDS: Final = 10.0
 """Seconds that a process which is shutting down may still hold its folder."""
 _HOLDER: Final = re.compile(r"([0-9]+) ([\w.-]+)")
 """Process id and host: containers that share a folder have the same process ids."""
 
 
-def lock_folder(folder: Path, wait: float = WAIT_SECONDS, name: str = ".lock") -> IO[str]:
+def lock_folder(folder: Path, wait: float = WAIT_SECONDS, name: str = LOCK) -> IO[str]:
     """Create ``folder`` and lock it.
 
     The lock file holds the process id and the host, so that the next process can name this one.
@@ -51,7 +53,7 @@ def lock_folder(folder: Path, wait: float = WAIT_SECONDS, name: str = ".lock") -
             return file
 
 
-def is_locked(folder: Path, name: str = ".lock") -> bool:
+def is_locked(folder: Path, name: str = LOCK) -> bool:
     """Return whether a process holds the lock of ``folder``; nothing is created or changed there."""
     try:
         with (folder / name).open("rb") as file:

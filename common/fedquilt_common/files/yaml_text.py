@@ -19,6 +19,9 @@ from fedquilt_common.errors import ExperimentError
 
 MAX_DEPTH = 20
 MAX_CHARACTERS = 1 << 20
+"""Longest text that a person wrote."""
+MAX_OWN_CHARACTERS = 64 << 20
+"""Longest text that fedquilt wrote itself, such as the record of thousands of boards."""
 _PREFIX = "tag:yaml.org,2002:"
 _PLAIN_TAGS = {_PREFIX + kind for kind in ("null", "bool", "int", "float", "str", "seq", "map")}
 _CORE_SCHEMA = [
@@ -61,6 +64,8 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> ScalarNode:
 
 
 class _OlderDumper(yaml.SafeDumper):
+    """Quotes a string that either version takes for something else."""
+
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
@@ -109,7 +114,7 @@ def _construct_boolean(loader: _Loader, node: ScalarNode) -> bool:
 
 
 for _kind, _pattern, _first in _CORE_SCHEMA:
-    for _class in (_Loader, _Dumper):
+    for _class in (_Loader, _Dumper, _OlderDumper):
         _class.add_implicit_resolver(_PREFIX + _kind, re.compile(f"^{_pattern}$"), _first)
 for _dumper in (_Dumper, _OlderDumper):
     _dumper.add_representer(str, _represent_text)
@@ -137,12 +142,13 @@ def read_text(path: Path) -> str:
         raise ExperimentError(f"{path}: cannot be read: {error}; check the path and its permissions") from error
 
 
-def load_yaml(text: str, source: str) -> Any:
+def load_yaml(text: str, source: str, limit: int = MAX_CHARACTERS) -> Any:
     """Parse YAML.
 
     Args:
-        text: YAML, at most ``MAX_CHARACTERS`` characters.
+        text: YAML.
         source: the text's name, for messages.
+        limit: most characters of the text.
 
     Returns:
         Dicts with string keys, lists, strings, numbers, booleans and None.
@@ -150,8 +156,8 @@ def load_yaml(text: str, source: str) -> Any:
     Raises:
         ExperimentError: the text is not valid; the message has line and column.
     """
-    if len(text) > MAX_CHARACTERS:
-        raise ExperimentError(f"{source}: is longer than {MAX_CHARACTERS} characters; is it an experiment file?")
+    if len(text) > limit:
+        raise ExperimentError(f"{source}: is longer than {limit} characters; check that it is the right file")
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - _Loader is a SafeLoader with fewer powers
     except yaml.MarkedYAMLError as error:
@@ -161,7 +167,10 @@ def load_yaml(text: str, source: str) -> Any:
 
 
 def dump_yaml_1_1(data: Any) -> str:
-    """Write YAML for programs that read YAML 1.1, such as cloud-init and Ansible; a text ``no`` is quoted there."""
+    """Write YAML for programs that read YAML 1.1, such as cloud-init and Ansible: a text ``no`` is quoted there.
+
+    ``load_yaml`` reads the same strings there.
+    """
     text: str = yaml.dump(data, Dumper=_OlderDumper, sort_keys=False, allow_unicode=True, width=110)
     return text
 

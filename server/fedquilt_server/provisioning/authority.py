@@ -9,6 +9,7 @@ import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Final
 
 from cryptography import x509
@@ -61,7 +62,7 @@ def issue_certificate(authority: Identity, name: str, until: datetime, hosts: Se
 
     Args:
         authority: who signs it.
-        name: the MQTT user, or the broker's host.
+        name: the MQTT user; any name for a broker, whose clients read ``hosts``.
         until: end of its validity; at most that of the authority.
         hosts: for a broker, its names and addresses. Without them, the certificate is for a client of the broker.
     """
@@ -121,6 +122,14 @@ def load_identity(certificate: str, key: str, where: str) -> Identity:
     if not isinstance(private, ec.EllipticCurvePrivateKey) or private.public_key() != loaded.public_key():
         raise FederationError(f"{where}: the key does not belong to the certificate; restore both from a backup")
     return Identity(loaded, private)
+
+
+def certificate_serial(path: Path) -> str:
+    """Return the serial number of a certificate's file, in hexadecimal; empty if it holds none."""
+    try:
+        return f"{x509.load_pem_x509_certificate(path.read_bytes()).serial_number:x}"
+    except (FileNotFoundError, ValueError):
+        return ""
 
 
 def expiry(certificate: x509.Certificate) -> datetime:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from fedquilt_common.errors import ExperimentError, FederationError, ProtocolError
 from fedquilt_common.experiment.agent_config import AgentConfig, describe_mistake, parse_clients
+from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.rejections import list_problems
 from fedquilt_common.wire.topics import RESERVED, SITE_USER, check_name
 from fedquilt_server.provisioning.kinds import check_kind, kind_of
 from fedquilt_server.provisioning.names import GROUPS, check_host, check_user, hostname_of
-from fedquilt_server.provisioning.record import BoardRecord, FederationRecord
+from fedquilt_server.provisioning.record import NOT_ISSUED, BoardRecord, FederationRecord
 
-_NO_CERTIFICATE: Final = datetime.fromtimestamp(0, timezone.utc)
+_OURS: Final = frozenset({"broker", "id", "clients", "federation", "kind", "ca", "cert", "key"})
+"""Keys of an agent's configuration that are set from the record."""
+_METERS: Final = frozenset({"power_command", "power_topic"})
+"""Settings of which a board has one at most."""
 
 
 @dataclass(frozen=True)
@@ -141,10 +146,25 @@ def with_board(record: FederationRecord, request: BoardRequest) -> FederationRec
     """Return the record as if the board had its identity, to check further boards against it."""
     planned = complete_request(record, request)
     board = BoardRecord(
-        kind=planned.kind, clients=planned.clients, host=planned.host, user=planned.user, serial="0",
-        until=_NO_CERTIFICATE,
+        kind=planned.kind, clients=planned.clients, host=planned.host, user=planned.user, **NOT_ISSUED,
     )  # fmt: skip
     return record.model_copy(update={"boards": {**record.boards, planned.name: board}})
+
+
+def merge_settings(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the further keys of a board's ``agent.yaml``: those that are given, and those that it had.
+
+    Args:
+        path: the existing file; it may be missing.
+        given: values by key, with ``_`` for ``-``. A meter replaces one of another sort.
+
+    Raises:
+        ExperimentError: the file is not YAML.
+    """
+    values = load_yaml(read_text(path), str(path)) if path.exists() else None
+    kept = {key.replace("-", "_"): value for key, value in values.items()} if isinstance(values, dict) else {}
+    replaced = _OURS | (_METERS if _METERS & given.keys() else set())
+    return {**{key: value for key, value in kept.items() if key not in replaced}, **given}
 
 
 def make_config(record: FederationRecord, request: BoardRequest, settings: dict[str, Any]) -> AgentConfig:

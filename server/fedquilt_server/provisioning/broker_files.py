@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
+import os
+import pwd
 from importlib import resources
 from pathlib import Path
 from typing import Final
@@ -42,8 +43,7 @@ def local_config(folder: Path, port: int, bridge: str = "") -> str:
         "log_type warning",
         "log_type notice",
         "log_timestamp_format %Y-%m-%d %H:%M:%S",
-        "# Keep the user: if root starts Mosquitto, it would change to a user who cannot read the keys.",
-        f"user {getpass.getuser()}",
+        *_user_lines(),
     ]
     config = _relocate(system_config(port), folder) + "\n".join(additions) + "\n"
     return config + _relocate(bridge, folder)
@@ -59,6 +59,18 @@ def _relocate(config: str, folder: Path) -> str:
     """Replace the folder of the files, but not in comments."""
     lines = [line if line.startswith("#") else line.replace(SYSTEM_FOLDER, str(folder)) for line in config.splitlines()]
     return "\n".join([*lines, ""])
+
+
+def _user_lines() -> list[str]:
+    """Return the lines that keep the user of this process; none for a user without a name, who is not root."""
+    try:
+        name = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return []
+    return [
+        "# Keep the user: if root starts Mosquitto, it would change to a user who cannot read the keys.",
+        f"user {name}",
+    ]
 
 
 def _template(name: str) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
@@ -18,11 +20,12 @@ from fedquilt_common.errors import FederationError, FolderInUseError
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.wire.mosquitto_version import can_reload, name_version
 from fedquilt_server.provisioning.announce import announcer, keep_announced
+from fedquilt_server.provisioning.board_plan import BoardRequest
 from fedquilt_server.provisioning.board_rows import board_row, kind_label
 from fedquilt_server.provisioning.broker_files import required_files
 from fedquilt_server.provisioning.broker_process import check_port, find_running_broker, program_version, run_broker
 from fedquilt_server.provisioning.federation import DAYS, Federation, make_federation
-from fedquilt_server.provisioning.fleet_provision import provision_boards
+from fedquilt_server.provisioning.fleet_provision import provision_boards, provision_each
 from fedquilt_server.provisioning.kinds import KINDS, kind_of
 from fedquilt_server.provisioning.names import broker_name
 from fedquilt_server.provisioning.options import (
@@ -99,7 +102,7 @@ def init(
     where = _folder_option(folder)
     typer.echo(f"  fedquilt federation broker{where}          to run the broker here, or install one with Ansible")
     typer.echo(f"  fedquilt provision BOARD --kind pi4{where}")
-    typer.echo(f"  fedquilt coordinator EXPERIMENT.yaml {' '.join(coordinator_options(federation))}")
+    typer.echo(f"  fedquilt coordinator EXPERIMENT.yaml {shlex.join(coordinator_options(federation))}")
 
 
 def coordinator_options(federation: Federation) -> list[str]:
@@ -141,13 +144,17 @@ def renew(
     """
     federation = Federation(folder)
     federation.renew(broker or (), days, reload)
-    record, ends, elsewhere = federation.record, certificate_ends(federation), boards_elsewhere(federation)
-    if not json_:
-        _print_renewal(record, ends, elsewhere)
-    reloaded = federation.reload(restart=True)
+    try:
+        reloaded = federation.reload(restart=True)
+    finally:  # the certificates are new even if it fails
+        record, ends, elsewhere = federation.record, certificate_ends(federation), boards_elsewhere(federation)
+        for why in filter(None, elsewhere.values()):
+            typer.echo(f"Note: {why}", err=True)
+        if not json_:
+            _print_renewal(record, ends, list(elsewhere))
     if json_:
         dates = {name: end.isoformat() for name, end in ends.items()}
-        row = {"broker": record.url, "hosts": record.hosts, "certificates": dates, "other_address": elsewhere}
+        row = {"broker": record.url, "hosts": record.hosts, "certificates": dates, "other_address": list(elsewhere)}
         typer.echo(json.dumps({**row, "reload": reloaded}))
     else:
         typer.echo(f"{reloaded}.")
@@ -272,14 +279,8 @@ def provision(
     if not board:
         raise typer.BadParameter("name a board, or give a list with --from")
     _check_boards(federation, board, kind, clients, host)
-    before, reloaded = federation.record, ""
-    made: dict[str, BoardRecord] = {}
-    try:
-        for name in board:
-            made[name] = federation.provision(name, kind, clients, host, user, days, renew, **settings)
-    finally:  # even for the boards before one that fails
-        if made:
-            reloaded = federation.reload()
+    before, requests = federation.record, [BoardRequest(name, kind, clients, host, user) for name in board]
+    made, reloaded = provision_each(federation, requests, days, settings, renew=renew)
     _note_kinds({kind} if kind else set())
     withdrawn = "The old certificate is withdrawn. " if renew else ""
     _print_boards(federation, made, f"{withdrawn}{reloaded}.", json_)
@@ -303,8 +304,10 @@ def _check_boards(federation: Federation, boards: list[str], kind: str, clients:
     """Check that the options fit the boards.
 
     Raises:
-        FederationError: an option is for one board only, or is missing.
+        FederationError: a board is given twice, or an option is for one board only, or is missing.
     """
+    if twice := [name for name, number in Counter(boards).items() if number > 1]:
+        raise FederationError(f"{twice[0]!r} is given twice: name each board once")
     if len(boards) > 1 and (clients or host):
         raise FederationError("--clients and --host are for one board: run the command once for each board")
     if not kind and (new := [name for name in boards if name not in federation.record.boards]):
@@ -363,7 +366,7 @@ def _print_next(folder: Path, made: dict[str, BoardRecord]) -> None:
 
 def _folder_option(folder: Path) -> str:
     """Return the option that names the folder in a command that we print; empty for the usual folder."""
-    return "" if folder == HERE else f" --folder {folder}"
+    return "" if folder == HERE else f" --folder {shlex.quote(str(folder))}"
 
 
 @app.command()

@@ -23,9 +23,9 @@ from typing import Any, Final
 from fedquilt_common.errors import FederationError
 from fedquilt_common.experiment.agent_config import AgentConfig
 from fedquilt_common.files.durable import write_durably
-from fedquilt_common.files.locking import lock_folder
-from fedquilt_common.files.yaml_text import dump_yaml, load_yaml, read_text
-from fedquilt_common.wire.topics import RESERVED, SITE_USER
+from fedquilt_common.files.locking import LOCK, lock_folder
+from fedquilt_common.files.yaml_text import dump_yaml
+from fedquilt_common.wire.topics import RELAY_SUFFIX, RESERVED, SITE_USER
 from fedquilt_server.provisioning.acl import make_acl
 from fedquilt_server.provisioning.authority import Identity, expiry, issue_certificate, load_identity, make_authority
 from fedquilt_server.provisioning.authority import revocation_list as signed_list
@@ -35,19 +35,19 @@ from fedquilt_server.provisioning.board_plan import (
     check_request,
     complete_request,
     make_config,
+    merge_settings,
 )
 from fedquilt_server.provisioning.broker_files import CONFIG, local_config, system_config
 from fedquilt_server.provisioning.broker_process import reload_broker
 from fedquilt_server.provisioning.card import Wifi
 from fedquilt_server.provisioning.inventory import inventory
 from fedquilt_server.provisioning.names import broker_name, check_host
-from fedquilt_server.provisioning.private_files import write_private
+from fedquilt_server.provisioning.private_files import GIT_IGNORE, hide_from_git, write_private
 from fedquilt_server.provisioning.record import (
     RECORD,
     BoardRecord,
     FederationRecord,
     RelayRecord,
-    RevokedCertificate,
     SiteRecord,
     read_record,
     write_record,
@@ -55,6 +55,7 @@ from fedquilt_server.provisioning.record import (
 from fedquilt_server.provisioning.site_bridge import BRIDGE
 from fedquilt_server.provisioning.site_files import RELAY, agents_behind, write_site
 from fedquilt_server.provisioning.site_plan import plan_site, relay_name
+from fedquilt_server.provisioning.withdrawal import withdraw
 
 DAYS: Final = 5 * 365
 """Default validity of a certificate in days."""
@@ -62,8 +63,6 @@ AUTHORITY, BROKER, BOARDS, SITES = "authority", "broker", "boards", "sites"
 LONGEST_NAME: Final = 48
 LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 """Further names of the broker, for the coordinator on the same machine."""
-_OURS: Final = frozenset({"broker", "id", "clients", "federation", "kind", "ca", "cert", "key"})
-"""Keys of an agent's configuration that are set from the record."""
 
 
 @dataclass(frozen=True)
@@ -130,20 +129,20 @@ class Federation:
             before, request = record.boards.get(name), BoardRequest(name, kind, clients, host, user)
             check_request(record, request, renew)
             planned = complete_request(record, request)
-            config = make_config(record, planned, {**self._kept_settings(name, before), **settings})
+            if before is not None:
+                settings = merge_settings(self.board_folder(name) / "agent.yaml", settings)
+            config = make_config(record, planned, settings)
             identity = issue_certificate(self._authority(), name, _expiry_after(days))
             board = BoardRecord(
                 kind=planned.kind, clients=planned.clients, host=planned.host, user=planned.user,
                 site=config.site or "", serial=f"{identity.certificate.serial_number:x}",
                 until=expiry(identity.certificate),
             )  # fmt: skip
+            withdrawn = withdraw(record, name, before, self.board_folder(name) / "tls.crt")
+            if withdrawn != record:  # first: if this is interrupted, no certificate stays valid that is not recorded
+                self._write_files(withdrawn)
             self._write_bundle(self.board_folder(name), identity, config)
-            replaced = [_revocation(before, name)] if before is not None and before.revoked is None else []
-            self._write_files(
-                record.model_copy(update={
-                    "boards": {**record.boards, name: board}, "withdrawn": (*record.withdrawn, *replaced),
-                })
-            )  # fmt: skip
+            self._write_files(withdrawn.model_copy(update={"boards": {**record.boards, name: board}}))
         return board
 
     def add_site(
@@ -174,40 +173,36 @@ class Federation:
             planned = plan_site(record, name, hosts, port)
             folder, authority, until = self.site_folder(name), self._authority(), _expiry_after(days)
             if renew or before is None or before.hosts != planned.hosts:
-                identity = issue_certificate(authority, planned.hosts[0], until, (*planned.hosts, *LOCAL))
+                identity = issue_certificate(authority, BROKER, until, (*planned.hosts, *LOCAL))
                 self._write_identity(folder, identity, "broker")
             if renew or before is None:
+                record = withdraw(record, f"{SITE_USER}{name}", before, folder / f"{BRIDGE}.crt")
                 identity = issue_certificate(authority, f"{SITE_USER}{name}", until)
                 self._write_identity(folder, identity, BRIDGE)
                 serial = f"{identity.certificate.serial_number:x}"
                 planned = planned.model_copy(update={"serial": serial, "until": expiry(identity.certificate)})
-            replaced = [] if before is None or not renew else [_withdraw(before.serial, f"{SITE_USER}{name}")]
-            own, withdrawn = self._issue_relay(record, name, relay, renew=renew, until=until)
-            planned, replaced = planned.model_copy(update={"relay": own}), [*replaced, *withdrawn]
-            self._write_files(
-                record.model_copy(update={
-                    "sites": {**record.sites, name: planned}, "withdrawn": (*record.withdrawn, *replaced),
-                })
-            )  # fmt: skip
+            own, record = self._issue_relay(record, name, relay, renew=renew, until=until)
+            planned = planned.model_copy(update={"relay": own})
+            self._write_files(record.model_copy(update={"sites": {**record.sites, name: planned}}))
         return planned
 
     def _issue_relay(
         self, record: FederationRecord, site: str, wanted: bool | None, *, renew: bool, until: datetime
-    ) -> tuple[RelayRecord | None, list[RevokedCertificate]]:
-        """Return the relay of a site, with a certificate if it needs a new one, and what is withdrawn."""
+    ) -> tuple[RelayRecord | None, FederationRecord]:
+        """Return the relay of a site, with a new certificate if needed, and the record that withdraws the old one."""
         before = record.sites[site].relay if site in record.sites else None
         has_relay, folder = (before is not None if wanted is None else wanted), self.site_folder(site) / RELAY
         if before is not None and has_relay and not renew:
-            return before, []
-        withdrawn = [] if before is None else [_withdraw(before.serial, before.name)]
+            return before, record
+        record = withdraw(record, f"{site}{RELAY_SUFFIX}", before, folder / "tls.crt")
         if not has_relay:
             shutil.rmtree(folder, ignore_errors=True)
-            return None, withdrawn
+            return None, record
         name = relay_name(record, site)
         identity = issue_certificate(self._authority(), name, until)
         self._write_identity(folder, identity, "tls")
         serial = f"{identity.certificate.serial_number:x}"
-        return RelayRecord(name=name, serial=serial, until=expiry(identity.certificate)), withdrawn
+        return RelayRecord(name=name, serial=serial, until=expiry(identity.certificate)), record
 
     def wifi_file(self, board: str) -> Path:
         """Return the file with a board's wireless network; it exists only if the board has one."""
@@ -232,12 +227,11 @@ class Federation:
         """
         with self._locked_record() as record:
             board = self.board(name)
-            if board.revoked is not None:
+            withdrawn = withdraw(record, name, board, self.board_folder(name) / "tls.crt")
+            if board.revoked is not None and withdrawn == record:
                 raise FederationError(f"{name} was already revoked at {board.revoked:%Y-%m-%d %H:%M} UTC")
-            revoked = board.model_copy(update={"revoked": _now()})
-            boards = {**record.boards, name: revoked}
-            withdrawn = (*record.withdrawn, _revocation(board, name))
-            self._write_files(record.model_copy(update={"boards": boards, "withdrawn": withdrawn}))
+            revoked = board.model_copy(update={"revoked": board.revoked or _now()})
+            self._write_files(withdrawn.model_copy(update={"boards": {**record.boards, name: revoked}}))
         return self.reload()
 
     def reload(self, *, restart: bool = False) -> str:
@@ -272,9 +266,7 @@ class Federation:
             record = record if reload is None else record.model_copy(update={"reload": reload})
             authority, until = self._authority(), _expiry_after(days)
             names = list(dict.fromkeys((*record.hosts, *LOCAL, broker_name(record.name))))
-            self._write_identity(
-                self.broker_folder, issue_certificate(authority, record.hosts[0], until, names), "broker"
-            )
+            self._write_identity(self.broker_folder, issue_certificate(authority, BROKER, until, names), "broker")
             for user in RESERVED:
                 self._write_identity(self.folder / user, issue_certificate(authority, user, until), "tls")
             self.write_broker_config()
@@ -285,14 +277,6 @@ class Federation:
         port = self.record.port
         write_durably(self.broker_folder / CONFIG, local_config(self.broker_folder, port))
         write_durably(self.broker_folder / "mosquitto-tls.conf", system_config(port))
-
-    def _kept_settings(self, name: str, before: BoardRecord | None) -> dict[str, Any]:
-        """Return the keys of a board's existing ``agent.yaml`` that do not come from the record."""
-        path = self.board_folder(name) / "agent.yaml"
-        if before is None or not path.exists():
-            return {}
-        values = load_yaml(read_text(path), str(path))
-        return {key: value for key, value in values.items() if key not in _OURS} if isinstance(values, dict) else {}
 
     def _authority(self) -> Identity:
         folder = self.folder / AUTHORITY
@@ -340,14 +324,14 @@ def make_federation(folder: Path, name: str, hosts: Sequence[str], port: int = 8
     """Create a federation in ``folder``.
 
     Args:
-        folder: the new folder.
+        folder: the new folder, or an empty one.
         name: name of the federation; a level of its topics.
         hosts: names and addresses of the broker; boards use the first one.
         port: the broker's port.
         reload: command that makes the broker use its new files.
 
     Raises:
-        FederationError: the folder already holds a federation, or the name or a host cannot be used.
+        FederationError: the folder holds a federation or other files, or the name or a host cannot be used.
     """
     check_level(name, "federation")
     if len(name) > LONGEST_NAME:
@@ -357,14 +341,12 @@ def make_federation(folder: Path, name: str, hosts: Sequence[str], port: int = 8
     for host in hosts:
         check_host(host)
     federation, record = Federation(folder), FederationRecord(name=name, hosts=tuple(hosts), port=port, reload=reload)
+    _check_vacant(folder)  # before the lock leaves its file there
     with lock_folder(folder):
-        if (folder / RECORD).exists():
-            raise FederationError(
-                f"{folder} holds the federation {read_record(folder).name!r}: choose another --folder"
-            )
+        _check_vacant(folder)
         folder.chmod(0o700)
         authority = make_authority(name, _now())
-        (folder / ".gitignore").write_text("*\n")  # the folder may be inside a Git repository
+        hide_from_git(folder)
         (folder / AUTHORITY).mkdir(exist_ok=True, mode=0o700)
         write_private(folder / AUTHORITY / "ca.key", authority.key_pem)
         write_durably(folder / AUTHORITY / "ca.crt", authority.certificate_pem)
@@ -373,12 +355,24 @@ def make_federation(folder: Path, name: str, hosts: Sequence[str], port: int = 8
     return federation
 
 
-def _revocation(board: BoardRecord, name: str) -> RevokedCertificate:
-    return _withdraw(board.serial, name)
+def _check_vacant(folder: Path) -> None:
+    """Check that a folder, if it exists, is empty, or holds only what an interrupted command leaves.
+
+    Raises:
+        FederationError: it holds a federation, or other files.
+    """
+    if (folder / RECORD).exists():
+        raise FederationError(f"{folder} holds the federation {read_record(folder).name!r}: choose another --folder")
+    if others := sorted(path.name for path in folder.glob("*") if not _is_left_over(path)):
+        raise FederationError(
+            f"{folder} is not empty (it holds {others[0]}), and a federation has a folder of its own: choose another "
+            "--folder"
+        )
 
 
-def _withdraw(serial: str, user: str) -> RevokedCertificate:
-    return RevokedCertificate(serial=serial, board=user, at=_now())
+def _is_left_over(path: Path) -> bool:
+    """Whether an interrupted command may have left it: an authority without a certificate has signed nothing."""
+    return path.name in (LOCK, GIT_IGNORE) or (path.name == AUTHORITY and not (path / "ca.crt").exists())
 
 
 def _expiry_after(days: int) -> datetime:

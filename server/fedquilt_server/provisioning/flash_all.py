@@ -27,6 +27,7 @@ from fedquilt_server.provisioning.flash import (
     unpack,
     write_archive,
 )
+from fedquilt_server.provisioning.private_files import hide_from_git
 from fedquilt_server.provisioning.record import BoardRecord
 
 FLASHED: Final = "flashed.json"
@@ -75,7 +76,7 @@ def flash_all(
         require_stock(image, images[0])
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # the images hold keys
     with lock_folder(folder):
-        (folder / ".gitignore").write_text("*\n")  # the folder may be inside a Git repository
+        hide_from_git(folder)
         flashed = _read_flashed(folder)
         contents = {target.card.board: content_of(image, target) for target in targets}
         with _stock_image(image, folder, report) as stock:

@@ -43,6 +43,7 @@ from fedquilt_server.provisioning.options import (
     FlashYesOption,
 )
 from fedquilt_server.provisioning.record import BoardRecord
+from fedquilt_server.provisioning.withdrawal import check_bundle
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 WHEELHOUSE = Path("dist/wheelhouse-aarch64")
@@ -110,7 +111,8 @@ def _make_card(
     """Collect the files of a board's card.
 
     Raises:
-        FederationError: the board is unknown or revoked, or its wheelhouse cannot be used.
+        FederationError: the board is unknown or revoked, its certificate is not the recorded one, or its wheelhouse
+            cannot be used.
         ExperimentError: the wireless network cannot be read.
     """
     record, kept = federation.board(board), federation.wifi_file(board)
@@ -119,6 +121,7 @@ def _make_card(
             f"{board} is revoked: give it a new identity with `fedquilt provision {board} --renew` (and --clients, if "
             "another board hosts its clients now)"
         )
+    check_bundle(federation.record, board, federation.board_folder(board) / "tls.crt")
     wifi = wifi or (kept if kept.exists() else None)
     if wheels == WHEELHOUSE and kind_of(record.kind).jetson and JETSON_WHEELHOUSE.exists():
         wheels = JETSON_WHEELHOUSE

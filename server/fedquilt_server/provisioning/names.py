@@ -18,7 +18,7 @@ _HOST: Final = re.compile(f"{_LABEL}([.]{_LABEL})*[.]?")
 
 def hostname_of(board: str) -> str:
     """Return a board's host name: its name, with ``-`` for characters that a host name cannot have. It may be empty."""
-    return re.sub(r"[^a-z0-9-]", "-", board.lower()).strip("-")[:63]
+    return re.sub(r"[^a-z0-9-]", "-", board.lower()).strip("-")[:63].rstrip("-")
 
 
 def broker_name(federation: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from fedquilt_common.errors import ExperimentError, FederationError
 from fedquilt_common.experiment.agent_config import parse_clients
-from fedquilt_common.files.yaml_text import load_yaml, read_text
+from fedquilt_common.files.yaml_text import MAX_OWN_CHARACTERS, load_yaml, read_text
 from fedquilt_common.types import Assignments, ClientId
 from fedquilt_common.wire.topics import COORDINATOR
 from fedquilt_server.provisioning.inventory import CLIENTS_KEY, FEDERATION_KEY, RELAYS_KEY, REVOKED_KEY
@@ -85,7 +85,7 @@ def _read(path: Path, pick: Callable[[Any], _Found]) -> _Found:
         FederationError: the file cannot be read, or ``pick`` raises an ``ExperimentError``.
     """
     try:
-        return pick(load_yaml(read_text(path), str(path)))
+        return pick(load_yaml(read_text(path), str(path), MAX_OWN_CHARACTERS))
     except ExperimentError as error:
         raise FederationError(
             f"the inventory {path} cannot be used: {error}. Correct it, or let `fedquilt provision` write it again"

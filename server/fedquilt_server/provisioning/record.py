@@ -5,16 +5,18 @@ All other files of the federation's folder follow from this record.
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import datetime, timezone
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final, TypeAlias
 
-from pydantic import Field, ValidationError
+from pydantic import AwareDatetime, Field, ValidationError
 
 from fedquilt_common.errors import ExperimentError, FederationError
 from fedquilt_common.experiment.section import Section
 from fedquilt_common.files.durable import write_durably
-from fedquilt_common.files.yaml_text import dump_yaml, load_yaml, read_text
+from fedquilt_common.files.yaml_text import MAX_OWN_CHARACTERS, dump_yaml, load_yaml, read_text
 from fedquilt_common.rejections import first_problem
 from fedquilt_common.wire.message_base import Name
 
@@ -22,10 +24,18 @@ RECORD: Final = "federation.yaml"
 _HEAD: Final = "# Written by fedquilt; `fedquilt provision` and `revoke` change it.\n"
 
 
-Moment: TypeAlias = Annotated[datetime, Field(strict=False)]
-"""A date and a time; YAML holds them as text."""
+Moment: TypeAlias = Annotated[AwareDatetime, Field(strict=False)]
+"""A date and a time with a time zone; YAML holds them as text."""
+Serial: TypeAlias = Annotated[str, Field(pattern="^([1-9a-f][0-9a-f]{0,38}|[1-7][0-9a-f]{39})$")]
+"""The serial number of a certificate, in hexadecimal: above 0 and below 2^159, as X.509 permits."""
 Hosts: TypeAlias = Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
 """Names and addresses of a broker."""
+
+
+NOT_ISSUED: Final[Mapping[str, Any]] = MappingProxyType(
+    {"serial": "1", "until": datetime.fromtimestamp(0, timezone.utc)}
+)
+"""Stands in a plan for the certificate that does not exist yet."""
 
 
 class BoardRecord(Section):
@@ -47,7 +57,7 @@ class BoardRecord(Section):
     host: str
     user: str = ""
     site: str = ""
-    serial: str
+    serial: Serial
     until: Moment
     revoked: Moment | None = None
 
@@ -62,7 +72,7 @@ class RelayRecord(Section):
     """
 
     name: Name
-    serial: str
+    serial: Serial
     until: Moment
 
 
@@ -81,7 +91,7 @@ class SiteRecord(Section):
     hosts: Hosts
     port: int = Field(8883, ge=1, le=65535)
     connection: str
-    serial: str
+    serial: Serial
     until: Moment
     relay: RelayRecord | None = None
 
@@ -94,7 +104,7 @@ class SiteRecord(Section):
 class RevokedCertificate(Section):
     """A certificate that was revoked, or replaced by a new one; ``board`` is its user."""
 
-    serial: str
+    serial: Serial
     board: str
     at: Moment
 
@@ -155,7 +165,7 @@ def read_record(folder: Path) -> FederationRecord:
             f"{folder} holds no federation: create one with `fedquilt federation init`, or choose another --folder"
         )
     try:
-        return FederationRecord.model_validate(load_yaml(read_text(path), str(path)))
+        return FederationRecord.model_validate(load_yaml(read_text(path), str(path), MAX_OWN_CHARACTERS))
     except ExperimentError as error:
         raise FederationError(str(error)) from None
     except ValidationError as error:

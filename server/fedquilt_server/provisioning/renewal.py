@@ -10,7 +10,7 @@ from typing import Final
 from cryptography import x509
 
 from fedquilt_common.doctor.broker import WARN_DAYS
-from fedquilt_common.errors import FederationError
+from fedquilt_common.errors import ExperimentError, FederationError
 from fedquilt_common.experiment.agent_config import read_agent_config
 from fedquilt_common.wire.topics import RESERVED
 from fedquilt_server.provisioning.authority import expiry
@@ -53,17 +53,22 @@ def describe_ends(ends: Mapping[str, datetime], now: datetime) -> list[str]:
     return [f"Certificates of the workstation, {day}: {', '.join(names)}. Run {RENEW}" for day, names in days.items()]
 
 
-def boards_elsewhere(federation: Federation) -> list[str]:
-    """Return the boards, not revoked, whose files name another address of the broker than the federation's record."""
+def boards_elsewhere(federation: Federation) -> dict[str, str]:
+    """Return the boards, not revoked, whose files name another address of the broker than the federation's record.
+
+    Returns:
+        Why the file of a board cannot be read, by its name; empty if it can.
+    """
     record = federation.record
-    return sorted(
-        name
-        for name, board in record.boards.items()
-        if board.revoked is None and _address_of(federation, name) not in (None, record.url_of(board))
-    )
+    active = {name: board for name, board in sorted(record.boards.items()) if board.revoked is None}
+    files = {name: path for name in active if (path := federation.board_folder(name) / "agent.yaml").exists()}
+    found = {name: _read_address(path) for name, path in files.items()}
+    return {name: why for name, (address, why) in found.items() if address != record.url_of(active[name])}
 
 
-def _address_of(federation: Federation, board: str) -> str | None:
-    """Return the broker's address in a board's configuration; None if there is none."""
-    path = federation.board_folder(board) / "agent.yaml"
-    return str(read_agent_config(path).get("broker")) if path.exists() else None
+def _read_address(path: Path) -> tuple[str | None, str]:
+    """Return the broker's address in a board's configuration, and why it cannot be read."""
+    try:
+        return str(read_agent_config(path).get("broker")), ""
+    except ExperimentError as error:
+        return None, str(error)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from typing import Final
 
 from fedquilt_common.errors import FederationError
@@ -12,9 +11,8 @@ from fedquilt_common.experiment.relay_config import RelayConfig
 from fedquilt_common.wire.topics import RELAY_SUFFIX
 from fedquilt_server.provisioning.board_plan import check_level
 from fedquilt_server.provisioning.names import check_host
-from fedquilt_server.provisioning.record import FederationRecord, SiteRecord
+from fedquilt_server.provisioning.record import NOT_ISSUED, FederationRecord, SiteRecord
 
-_NO_CERTIFICATE: Final = datetime.fromtimestamp(0, timezone.utc)
 LONGEST_SITE: Final = 48
 """Characters of a site's name: the common name of a certificate has 64 at most."""
 
@@ -43,9 +41,7 @@ def plan_site(record: FederationRecord, name: str, hosts: Sequence[str], port: i
         raise FederationError(
             f"the site {name!r} is new: give --broker, the name or address of its broker as its boards reach it"
         )
-    return SiteRecord(
-        hosts=tuple(hosts), port=port or 8883, connection=secrets.token_hex(16), serial="0", until=_NO_CERTIFICATE
-    )
+    return SiteRecord(hosts=tuple(hosts), port=port or 8883, connection=secrets.token_hex(16), **NOT_ISSUED)
 
 
 def relay_name(record: FederationRecord, site: str) -> str:

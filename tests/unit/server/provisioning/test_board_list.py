@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,51 @@ def test_what_spreadsheets_write_is_read(tmp_path: Path) -> None:
     (board,) = read_boards(path)
     assert (board.line, board.request.name, board.request.clients) == (2, "kitchen", "0,2")
     assert board.wifi == tmp_path / "wifi.yaml"
+
+
+def test_a_reload_that_fails_leaves_every_board_complete(
+    federation: Federation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federation.renew(reload="false")
+    assert provision(federation, LIST) == 8
+    errors = capsys.readouterr().err
+    assert "`false` did not reload the broker" in errors
+    assert "These boards got an identity: desk, cellar, kitchen." in errors
+    assert federation.wifi_file("kitchen").exists()
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_board_that_fails_leaves_those_before_it_complete(
+    listed: bool, federation: Federation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reloads, provisioned = [], Federation.provision
+
+    def provision_until_full(self: Federation, name: str, *more: Any, **settings: Any) -> Any:
+        if name == "third":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return provisioned(self, name, *more, **settings)
+
+    monkeypatch.setattr(Federation, "provision", provision_until_full)
+    monkeypatch.setattr(Federation, "reload", lambda self: reloads.append(list(self.record.boards)))
+    if listed:
+        table = "name,kind,wifi\nfirst,pi4,wifi.yaml\nsecond,pi4,\nthird,pi4,\n"
+        assert provision(federation, table) == 1
+    else:
+        folder = ["--folder", str(federation.folder)]
+        assert cli.run(["provision", "first", "second", "third", "--kind", "pi4", *folder]) == 1
+    errors = capsys.readouterr().err
+    assert "No space left" in errors
+    assert "These boards got an identity: first, second." in errors
+    assert reloads == [["first", "second"]]
+    assert federation.wifi_file("first").exists() == listed
+
+
+def test_a_board_that_is_named_twice(federation: Federation, capsys: pytest.CaptureFixture[str]) -> None:
+    before = contents(federation)
+    command = ["provision", "a", "b", "a", "--kind", "pi4", "--folder", str(federation.folder)]
+    assert cli.run(command) == 8
+    assert "'a' is given twice" in capsys.readouterr().err
+    assert contents(federation) == before
 
 
 def test_a_setting_for_all_is_checked_before_anything_is_written(federation: Federation) -> None:

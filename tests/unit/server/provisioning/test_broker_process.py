@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from fedquilt_common.errors import BrokerFailedError, FederationError
 from fedquilt_common.wire.broker_url import parse_broker_url
 from fedquilt_common.wire.tls import tls_context
 from fedquilt_server.provisioning import broker_process
+from fedquilt_server.provisioning.broker_files import local_config
 from fedquilt_server.provisioning.broker_process import (
     SUPERVISOR,
     RunningBroker,
@@ -219,6 +221,15 @@ def test_our_own_programs_leave_no_error_of_tls_in_the_brokers_log(made: Federat
     text = log.read_text()
     assert "fedquilt-doctor" in text
     assert [line for line in text.splitlines() if "SSL" in line or "rror" in line] == []
+
+
+def test_the_broker_keeps_the_user_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the environment names. A user without an entry is not root, so Mosquitto keeps it anyway."""
+    monkeypatch.setenv("LOGNAME", "nobody")
+    own = pwd.getpwuid(os.geteuid()).pw_name
+    assert f"\nuser {own}\n" in local_config(Path("/x"), 8883)
+    monkeypatch.setattr(os, "geteuid", lambda: 2**31 - 7)
+    assert "\nuser " not in local_config(Path("/x"), 8883)
 
 
 def test_the_version_of_a_program(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from fedquilt_common import cli
 from fedquilt_server.provisioning.federation import make_federation
+from fedquilt_server.provisioning.names import check_host, hostname_of
 from fedquilt_server.provisioning.record import read_record
 from fedquilt_server.provisioning.renewal import certificate_ends
 
@@ -82,6 +84,36 @@ def test_a_renewal_prints_what_it_renewed_and_which_boards_need_new_files(
     assert row["certificates"] == {name: end.isoformat() for name, end in certificate_ends(federation).items()}
 
 
+def test_a_renewal_reloads_the_broker_whatever_the_boards_files_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = tmp_path / "done"
+    federation = make_federation(tmp_path / "f", "lab", ["10.0.0.1"], reload=f"touch {done}")
+    for name in ("desk", "fine", "kitchen"):
+        federation.provision(name, "pi4")
+    (federation.board_folder("desk") / "agent.yaml").write_text("broker: [")
+    broken = federation.board_folder("kitchen") / "agent.yaml"
+    broken.write_bytes(b"\xff")
+    renew = ["federation", "renew", "--folder", str(federation.folder)]
+    assert cli.run(renew) == 0
+    found = capsys.readouterr()
+    assert "2 boards have another address of the broker in their files: desk, kitchen." in found.out
+    assert f"Note: {broken}: is not text in UTF-8" in found.err
+    assert done.exists()
+    assert cli.run([*renew, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["other_address"] == ["desk", "kitchen"]
+
+
+def test_a_renewal_whose_reload_fails_prints_what_it_renewed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["10.0.0.1"], reload="false")
+    assert cli.run(["federation", "renew", "--folder", str(federation.folder)]) == 8
+    found = capsys.readouterr()
+    assert "Renewed the certificates of broker" in found.out
+    assert "the files are written, but `false` did not reload the broker" in found.err
+
+
 @pytest.mark.parametrize(("days", "words"), [(31, ""), (29, "good until"), (-1, "expired on")])
 def test_boards_names_certificates_of_the_workstation_that_end(
     days: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -121,6 +153,31 @@ def test_init_alone_finds_names_for_this_machine(tmp_path: Path, capsys: pytest.
     assert not {"localhost", "127.0.0.1"} & set(hosts)
     assert f"mqtts://{hosts[0]}:8883" in output
     assert f"--cert {tmp_path}/f/coordinator/tls.crt" in output
+
+
+def test_the_printed_commands_can_be_pasted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = "my fed; it's"
+
+    def printed(*words: str) -> list[list[str]]:
+        assert cli.run([*words, "--folder", folder]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return [shlex.split(line) for line in lines if line.startswith("  fedquilt")]
+
+    broker, _, coordinator = printed("federation", "init", "--broker", "box")
+    assert broker[2:5] == ["broker", "--folder", folder]
+    assert coordinator[-1] == f"{folder}/coordinator/tls.key"
+    (flash,) = printed("provision", "a", "--kind", "pi4", "--host", "box")[:1]
+    assert flash[-2:] == ["--folder", folder]
+
+
+@pytest.mark.parametrize(
+    ("board", "host"), [("a" * 62 + "-b", "a" * 62), ("Living_Room.", "living-room"), ("1e3", "1e3")]
+)
+def test_the_host_name_of_a_board_can_be_one(board: str, host: str) -> None:
+    assert check_host(hostname_of(board)) == host
 
 
 @pytest.mark.parametrize(("kind", "meant"), [("pi6", "pi5"), ("Pi4", "pi4"), ("jetson", "jetson-nano")])

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from cryptography import x509
 from tests.unit.server.provisioning.test_federation import Knock, board_context, broker_of
 
+from fedquilt_common import cli
 from fedquilt_common.errors import ExperimentError, FederationError, FolderInUseError
 from fedquilt_common.experiment.agent_config import AgentConfig, read_agent_config
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_server.provisioning import federation as module
-from fedquilt_server.provisioning.authority import make_authority
+from fedquilt_server.provisioning.authority import certificate_serial, make_authority
 from fedquilt_server.provisioning.broker_process import reload_broker
 from fedquilt_server.provisioning.federation import Federation, make_federation
-from fedquilt_server.provisioning.record import read_record
+from fedquilt_server.provisioning.record import read_record, write_record
 from fedquilt_server.simulate.mosquitto import free_port
 
 
@@ -101,6 +105,76 @@ def test_renewing_withdraws_the_old_certificate(tmp_path: Path) -> None:
     assert [entry.serial for entry in federation.record.withdrawn] == [old.serial]
 
 
+class Killed(BaseException):
+    """Stands for a kill."""
+
+
+def write_until_killed(left: Iterator[int], write: Callable[..., None], *content: Any) -> None:
+    if next(left, None) is None:
+        raise Killed
+    write(*content)
+
+
+def renew_until_killed(federation: Federation, writes: int) -> bool:
+    """Renew the board ``a``, killed before one of the writes; returns whether it was."""
+    left = iter(range(writes))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("write_private", "write_durably", "write_record"):
+            patch.setattr(module, name, partial(write_until_killed, left, getattr(module, name)))
+        try:
+            federation.provision("a", renew=True)
+        except Killed:
+            return True
+        return False
+
+
+@pytest.mark.parametrize("then", ["revoke", "renew"])
+def test_no_certificate_of_killed_renewals_stays_valid(then: str, tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    federation.provision("a", "jetson-nano")
+    tls = federation.board_folder("a") / "tls.crt"
+    issued, writes = {certificate_serial(tls)}, 0
+    while renew_until_killed(federation, writes):  # before the first write, the second, ...
+        writes += 1
+        issued.add(certificate_serial(tls))
+    assert writes > 8
+    issued.add(certificate_serial(tls))
+    renew_until_killed(federation, writes - 1)
+    issued.add(certificate_serial(tls))
+    if then == "revoke":
+        federation.revoke("a")
+    else:
+        federation.provision("a", renew=True)
+    assert {entry.serial for entry in federation.record.withdrawn} == issued
+    listed = x509.load_pem_x509_crl((federation.broker_folder / "revoked.crl").read_bytes())
+    assert {f"{entry.serial_number:x}" for entry in listed} == issued
+
+
+def test_a_new_board_whose_command_was_killed_is_provisioned_again(tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    before = federation.record
+    lost = federation.provision("a", "pi4").serial
+    write_record(federation.folder, before)
+    federation.provision("a", "pi4")
+    assert [entry.serial for entry in federation.record.withdrawn] == [lost]
+
+
+def test_a_certificate_that_the_record_does_not_know_is_not_flashed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    federation.provision("a", "jetson-nano")
+    flash = ["flash", "--board", "a", "--no-wheels", "--out", str(tmp_path / "a.tar"), "--folder", str(tmp_path / "f")]
+    assert cli.run(flash) == 0
+    record = federation.record
+    federation.provision("a", renew=True)
+    write_record(federation.folder, record)
+    assert cli.run(flash) == 8
+    assert "run `fedquilt provision a --renew`" in capsys.readouterr().err
+    federation.provision("a", renew=True)
+    assert cli.run(flash) == 0
+
+
 def test_renewing_keeps_what_else_the_configuration_says(tmp_path: Path) -> None:
     """For example the private profile, and keys that the user added."""
     federation = make_federation(tmp_path / "f", "lab", ["localhost"])
@@ -114,6 +188,25 @@ def test_renewing_keeps_what_else_the_configuration_says(tmp_path: Path) -> None
     )  # fmt: skip
 
 
+def test_renewing_changes_every_setting(tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    topic = "mqtt://plug.local/tele/plug/SENSOR#ENERGY.Power"
+    federation.provision("a", "pi4", max_epsilon=8.0, power_command="meter --one")
+
+    def renewed(**settings: Any) -> tuple[float | None, str | None, str | None]:
+        federation.provision("a", renew=True, **settings)
+        path = federation.board_folder("a") / "agent.yaml"
+        config = AgentConfig.model_validate(read_agent_config(path))
+        return config.max_epsilon, config.power_command, config.power_topic
+
+    assert renewed(max_epsilon=2.0, power_command="meter --two") == (2.0, "meter --two", None)
+    assert renewed(power_topic=topic) == (2.0, None, topic)
+    assert renewed(workers=2) == (2.0, None, topic)
+    assert renewed(power_command="meter") == (2.0, "meter", None)
+    with pytest.raises(ExperimentError, match="both given"):
+        renewed(power_command="meter", power_topic=topic)
+
+
 def test_names_that_other_programs_take_for_something_else(tmp_path: Path) -> None:
     """Ansible reads YAML 1.1, where ``on`` is true. Host names cannot have an underscore."""
     federation = make_federation(tmp_path / "f", "no", ["localhost"])
@@ -125,6 +218,29 @@ def test_names_that_other_programs_take_for_something_else(tmp_path: Path) -> No
     assert found["children"]["agents"]["hosts"]["living_room"]["ansible_host"] == "living-room.local"
     with pytest.raises(FederationError, match="host name would be 'living-room', the same as that of living_room"):
         federation.provision("living-room", "pi4")
+
+
+@pytest.mark.parametrize("content", ["thesis.tex", ".git/config", "authority/ca.crt"])
+def test_a_folder_of_something_else_is_not_changed(content: str, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    path = folder / content
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    folder.chmod(0o755)
+    with pytest.raises(FederationError, match=rf"mine is not empty \(it holds {path.relative_to(folder).parts[0]}"):
+        make_federation(folder, "lab", ["localhost"])
+    assert [found for found in folder.rglob("*") if found.is_file()] == [path]
+    assert (path.read_text(), folder.stat().st_mode & 0o777) == ("mine", 0o755)
+
+
+def test_what_an_interrupted_init_leaves_is_used_again(tmp_path: Path) -> None:
+    (tmp_path / "authority").mkdir()
+    for name in (".lock", ".gitignore", "authority/ca.key"):
+        (tmp_path / name).write_text("old")
+    federation = make_federation(tmp_path, "lab", ["localhost"])
+    assert tmp_path.stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / ".gitignore").read_text() == "old"
+    assert federation.provision("a", "pi4").clients == "0"
 
 
 def test_a_folder_that_has_been_moved(tmp_path: Path) -> None:
@@ -146,6 +262,16 @@ def test_the_broker_can_get_another_name(tmp_path: Path) -> None:
         assert Knock(port, board_context(federation.folder / "coordinator")).inside
 
 
+def test_a_host_may_be_longer_than_a_common_name(tmp_path: Path) -> None:
+    hosts = [".".join(["a" * 63] * 3 + ["b" * 61])]
+    federation = make_federation(tmp_path / "f", "lab", hosts)
+    federation.add_site("hall", hosts)
+    for folder in (federation.broker_folder, federation.site_folder("hall")):
+        certificate = x509.load_pem_x509_certificate((folder / "broker.crt").read_bytes())
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert names.get_values_for_type(x509.DNSName)[0] == hosts[0]
+
+
 def test_damaged_folders_say_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(FederationError, match="holds no federation"):
         _ = Federation(tmp_path).record
@@ -161,7 +287,15 @@ def test_damaged_folders_say_what_is_wrong(tmp_path: Path) -> None:
     (federation.folder / "authority" / "ca.key").unlink()
     with pytest.raises(FederationError, match="cannot be read"):
         federation.provision("a", "pi4")
-    for text, words in (("name: [1", "federation.yaml:"), ("name: x\n", "hosts: is missing; add it")):
+    head = "name: x\nhosts: [y]\n"
+    board = "boards: {a: {kind: pi4, clients: '0', host: a, serial: 1f, until: 2031-01-01T00:00:00%s}}"
+    withdrawn = "withdrawn: [{serial: '%s', board: a, at: 2026-01-01T00:00:00Z}]"
+    for text, words in (
+        ("name: [1", "federation.yaml:"), ("name: x\n", "hosts: is missing; add it"),
+        (head + board % "", r"federation.yaml: boards.a.until: must have a time zone, such as .*Z"),
+        *((head + withdrawn % serial, r"federation.yaml: withdrawn.0.serial: must be .*hexadecimal")
+          for serial in ("zz", "0", "0a", "f" * 40)),
+    ):  # fmt: skip
         (federation.folder / "federation.yaml").write_text(text)
         with pytest.raises(FederationError, match=words):
             read_record(federation.folder)

@@ -143,6 +143,18 @@ def test_a_run_that_ends_early_continues_with_the_boards_that_are_missing(
     assert flash_fleet(packed, capsys) == {"kitchen": "written", "nano": "written"}
 
 
+def test_git_ignores_the_folder_unless_the_owner_decides(
+    federation: Federation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federation.revoke("kitchen")
+    assert cli.run(["flash", "--all", "--out", "cards"]) == 0
+    ignored = Path("cards/.gitignore")
+    assert ignored.read_text() == "*\n"
+    ignored.write_text("*.img\n")
+    assert cli.run(["flash", "--all", "--out", "cards"]) == 0
+    assert ignored.read_text() == "*.img\n"
+
+
 def test_an_error_names_the_stock_image(
     federation: Federation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedquilt_common.errors import ExperimentError, FederationError
+from fedquilt_common.files.yaml_text import MAX_CHARACTERS
 from fedquilt_common.types import Assignments
 from fedquilt_server.provisioning.federation import make_federation
 from fedquilt_server.provisioning.owners import InventoryFile, check_federation, find_inventory, read_assignments
@@ -31,6 +32,25 @@ def test_what_provision_writes_is_what_the_coordinator_reads(tmp_path: Path) -> 
     assert file.assignments() == Assignments({2: "pi-2"}, frozenset({"pi-1"}), {})
     federation.provision("pi-1", clients="0")
     assert file.assignments() == Assignments({0: "pi-1", 2: "pi-2"}, relays={})
+
+
+def test_boards_whose_names_resemble_numbers(tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "federation", "7e2", ["localhost"], 8883)
+    for name in ("1e3", "0o17"):
+        federation.provision(name, "pi4")
+    path = federation.folder / "inventory.yml"
+    check_federation(path, "7e2")
+    assert read_assignments(path).owners == {0: "1e3", 1: "0o17"}
+
+
+def test_the_files_of_a_large_fleet_are_read(tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "federation", "lab", ["localhost"], 8883)
+    federation.provision("pi-1", "pi4")
+    for name in ("federation.yaml", "inventory.yml"):
+        path = federation.folder / name
+        path.write_text(path.read_text() + f"# {'x' * 1000}\n" * (MAX_CHARACTERS // 1000))
+    assert list(federation.record.boards) == ["pi-1"]
+    assert read_assignments(federation.folder / "inventory.yml").owners == {0: "pi-1"}
 
 
 def test_an_inventory_is_of_one_federation(tmp_path: Path) -> None:
