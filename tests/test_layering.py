@@ -135,7 +135,8 @@ class A:
 # may import from. A room that needs another one gets a line here, and the graph must stay free of cycles.
 COMMON = {
     "errors": "",
-    "error_messages": "",
+    "terminal_text": "",
+    "error_messages": "terminal_text",
     "plurals": "",
     "seeds": "",
     "stored_samples": "",
@@ -174,7 +175,7 @@ COMMON = {
         "rejections types user_imports wire"
     ),
     "broker_options": "",
-    "doctor": "broker_options errors experiment learning_tasks plurals training types wire",
+    "doctor": "broker_options errors experiment learning_tasks plurals terminal_text training types wire",
     "private_memory": "types",
     "training_jobs": "files types wire",
     "worker_lines": "training_jobs",

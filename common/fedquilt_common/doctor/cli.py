@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from fedquilt_common.broker_options import BrokerCaOption, BrokerCertOption, BrokerKeyOption
 from fedquilt_common.doctor.broker import check_broker
@@ -20,6 +20,7 @@ from fedquilt_common.doctor.relay import check_relay, is_relay
 from fedquilt_common.doctor.settings import check_holder, read_address
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.agent_config import read_agent_config
+from fedquilt_common.terminal_text import printable
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 CHECK_FAILED: Final = 10
@@ -98,10 +99,10 @@ def _state_folder(settings: dict[str, Any], config: Path | None) -> Path:
 def _print(checks: list[Check]) -> None:
     console, width = Console(soft_wrap=True), max(len(check.name) for check in checks)
     for check in checks:
-        colour = _COLOURS[check.state]
-        console.print(f"[{colour}]{check.state:<4}[/] {check.name:<{width}}  {escape(check.said)}", highlight=False)
+        found = printable(f" {check.name:<{width}}  {check.said}")
+        console.print(Text.assemble((f"{check.state:<4}", _COLOURS[check.state]), found), highlight=False)
         if check.advice:
-            console.print(f"     {'':<{width}}  {escape(check.advice)}", highlight=False)
+            console.print(Text(printable(f"     {'':<{width}}  {check.advice}")), highlight=False)
 
 
 def run(arguments: list[str]) -> None:

@@ -15,9 +15,9 @@ from rich.live import Live
 
 from fedquilt_common.errors import ExperimentError, RunFailedError
 from fedquilt_common.process.signals import StopSignal
+from fedquilt_common.terminal_text import printable
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, parse_broker_url
 from fedquilt_server.library.page_reader import PageReader
-from fedquilt_server.status.console import printable
 from fedquilt_server.status.snapshot import ENDED, Snapshot
 from fedquilt_server.status.terminal import describe_round
 from fedquilt_server.watch.folder_source import folder_states
