@@ -118,7 +118,8 @@ def _print(rows: list[dict[str, Any]]) -> None:
         epsilon = "unknown" if row["epsilon"] is None else f"{row['epsilon']:.4f}"
         add_texts(
             table, row["samples"][:SHOWN], ", ".join(map(str, row["clients"])), ", ".join(row["runs"]),
-            str(row["trainings"]), str(row["steps"]), epsilon, f"{row['delta']:g}", ", ".join(one[:SHOWN] for one in row["related"] or ()),
+            str(row["trainings"]), str(row["steps"]), epsilon, f"{row['delta']:g}",
+            ", ".join(one[:SHOWN] for one in row["related"] or ()),
         )  # fmt: skip
     print_table(table)
     if any(row["related"] for row in rows):

@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.text import Text
 
 from fedquilt_common.broker_options import BrokerCaOption, BrokerCertOption, BrokerKeyOption
-from fedquilt_common.doctor.broker import check_broker
+from fedquilt_common.doctor.agent import check_agent, check_way_to_broker
 from fedquilt_common.doctor.check import Check
 from fedquilt_common.doctor.machine import check_machine
 from fedquilt_common.doctor.relay import check_relay, is_relay
-from fedquilt_common.doctor.settings import check_holder, read_address
+from fedquilt_common.doctor.settings import read_address
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.agent_config import read_agent_config
 from fedquilt_common.terminal_text import printable
@@ -61,9 +61,8 @@ def doctor(
     settings = read_agent_config(path) if path else {}
     options = {"broker": broker, "federation": federation, "ca": ca, "cert": cert, "key": key}
     settings |= {name: value for name, value in options.items() if value}
-    relay = is_relay(settings)
-    checks = check_relay(settings) if relay else _check_agent(settings)
-    checks += check_machine(_state_folder(settings, path), _broker_host(settings), trains=not relay)
+    checks = _check_role(settings, path)
+    checks += check_machine(_state_folder(settings, path), _broker_host(settings), trains=not is_relay(settings))
     if json_:
         typer.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:
@@ -71,15 +70,13 @@ def doctor(
     raise typer.Exit(CHECK_FAILED if any(check.state == "fail" for check in checks) else 0)
 
 
-def _check_agent(settings: dict[str, Any]) -> list[Check]:
-    """Check the way to the broker of an agent, or of a machine without one."""
-    address = read_address(settings)
-    if address is None:
-        advice = "Give its address with --broker, or the file of an agent or a relay with --config"
-        return [Check("broker", "warn", "not checked", advice)]
-    name = "" if settings.get("each") else str(settings.get("id") or "")  # with `each`, its processes add a number
-    holder = check_holder(address, name) if name else []
-    return [*holder, *check_broker(address, str(settings.get("federation", "default")))]
+def _check_role(settings: dict[str, Any], config: Path | None) -> list[Check]:
+    """Check what a relay, an agent or a machine without a configuration file needs."""
+    if is_relay(settings):
+        return check_relay(settings)
+    if config is not None:
+        return check_agent(settings)
+    return check_way_to_broker(read_address(settings), str(settings.get("federation", "default")), "")
 
 
 def _broker_host(settings: dict[str, Any]) -> str | None:
