@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from fedquilt_common.wire.connection_errors import explain_refused_presence
 from fedquilt_common.wire.messages import AgentPresence
 from fedquilt_common.wire.topics import Topics
-from fedquilt_common.wire.transport import Transport
+from fedquilt_common.wire.transport import PublicationRefused, Transport
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ class OwnPresence:
         self._transport = transport
         self._topics = topics
         self._make = make
-        self._announced = self._cleared = False
+        self._announced = self._cleared = self._refusal_reported = False
         self._others: set[str] = set()
 
     def connect(self) -> None:
@@ -53,6 +54,16 @@ class OwnPresence:
         if self._cleared:
             self._cleared = False
             self.publish()
+
+    def note_refused(self, refused: PublicationRefused) -> None:
+        """Log once why the broker refuses it; the ACL may name this agent later."""
+        agent = self._make().agent
+        if refused.topic != self._topics.presence(agent) or self._refusal_reported:
+            return
+        self._refusal_reported = True
+        own = f"--id (it is {agent}; the broker lets each user write as itself only)"
+        files = f"--federation (it is {self._topics.federation}), --cert and --key (those of {agent})"
+        log.error("%s", explain_refused_presence(refused, "agent", f"{own}, {files}"))
 
     def take(self, presence: AgentPresence) -> None:
         """Handle what arrived on its topic."""

@@ -23,7 +23,7 @@ from fedquilt_common.errors import (
 from fedquilt_common.flood_control.admission import UNKNOWN, Admission, describe
 from fedquilt_common.flood_control.flood_guard import FloodGuard
 from fedquilt_common.types import Assignments, ClientId
-from fedquilt_common.wire.certificate import describe_identity
+from fedquilt_common.wire.connection_errors import explain_refused_presence
 from fedquilt_common.wire.connection_log import ConnectionLog
 from fedquilt_common.wire.data_messages import DataRequest
 from fedquilt_common.wire.messages import CoordinatorPresence, EndMessage
@@ -331,12 +331,9 @@ class Coordinator:
             BrokerUnreachableError: the coordinator has no right to write in the federation.
         """
         if refused.topic == self._topics.coordinator and not self._rivals.accepted:
-            raise BrokerUnreachableError(
-                f"{refused.address} refused the coordinator's presence on {refused.topic}: {refused.reason}. The "
-                f"coordinator connects {describe_identity(refused.address)}. Check --federation (it is "
-                f"{self._topics.federation}), --cert and --key (those of this federation's coordinator), and the "
-                "broker's ACL"
-            )
+            own = "--cert and --key (those of this federation's coordinator)"
+            check = f"--federation (it is {self._topics.federation}), {own}"
+            raise BrokerUnreachableError(explain_refused_presence(refused, "coordinator", check))
 
     def _announce(self) -> None:
         """Publish everything that the broker must retain: it may have lost it."""
