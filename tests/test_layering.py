@@ -174,7 +174,7 @@ COMMON = {
         "aggregation catalogue cli datasets downloads errors experiment_file experiment_tools files learning_tasks "
         "rejections types user_imports wire"
     ),
-    "broker_options": "",
+    "broker_options": "errors wire",
     "doctor": "broker_options errors experiment learning_tasks plurals terminal_text training types wire",
     "private_memory": "types",
     "training_jobs": "files types wire",

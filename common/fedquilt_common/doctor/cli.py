@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from fedquilt_common.broker_options import BrokerCaOption, BrokerCertOption, BrokerKeyOption
+from fedquilt_common.broker_options import BrokerCaOption, BrokerCertOption, BrokerKeyOption, check_federation
 from fedquilt_common.doctor.agent import check_agent, check_way_to_broker
 from fedquilt_common.doctor.check import Check
 from fedquilt_common.doctor.machine import check_machine
@@ -43,7 +43,10 @@ def doctor(
     broker: Annotated[
         str | None, typer.Option(help="mqtt://host[:port] or mqtts://host[:port]. Default: that of --config.")
     ] = None,
-    federation: Annotated[str | None, typer.Option(help="Name space at the broker. Default: that of --config.")] = None,
+    federation: Annotated[
+        str | None,
+        typer.Option(help="Name space at the broker. Default: that of --config.", callback=check_federation),
+    ] = None,
     ca: BrokerCaOption = "",
     cert: BrokerCertOption = "",
     key: BrokerKeyOption = "",
