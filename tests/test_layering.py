@@ -147,7 +147,7 @@ COMMON = {
     "rejections": "user_imports",
     "files": "errors",
     "downloads": "errors files",
-    "wire": "errors files rejections types",
+    "wire": "errors files rejections terminal_text types",
     "experiment": "errors files rejections types wire",
     "flood_control": "types wire",
     "submodels": "errors files types wire",

@@ -9,10 +9,10 @@ import typer
 from fedquilt_common.errors import ExperimentError, ProtocolError
 from fedquilt_common.wire.topics import check_name
 
-_Name = TypeVar("_Name", str, str | None)
+_FederationName = TypeVar("_FederationName", str, str | None)
 
 
-def check_federation(name: _Name) -> _Name:
+def check_federation(name: _FederationName) -> _FederationName:
     """Return the name of a federation as it is given with ``--federation``; None if it is not given.
 
     Raises:
