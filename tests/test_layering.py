@@ -135,7 +135,8 @@ class A:
 # may import from. A room that needs another one gets a line here, and the graph must stay free of cycles.
 COMMON = {
     "errors": "",
-    "error_messages": "",
+    "terminal_text": "",
+    "error_messages": "terminal_text",
     "plurals": "",
     "seeds": "",
     "stored_samples": "",
@@ -146,7 +147,7 @@ COMMON = {
     "rejections": "user_imports",
     "files": "errors",
     "downloads": "errors files",
-    "wire": "errors files rejections types",
+    "wire": "errors files rejections terminal_text types",
     "experiment": "errors files rejections types wire",
     "flood_control": "types wire",
     "submodels": "errors files types wire",
@@ -173,8 +174,8 @@ COMMON = {
         "aggregation catalogue cli datasets downloads errors experiment_file experiment_tools files learning_tasks "
         "rejections types user_imports wire"
     ),
-    "broker_options": "",
-    "doctor": "broker_options errors experiment learning_tasks plurals training types wire",
+    "broker_options": "errors wire",
+    "doctor": "broker_options errors experiment learning_tasks plurals terminal_text training types wire",
     "private_memory": "types",
     "training_jobs": "files types wire",
     "worker_lines": "training_jobs",

@@ -15,7 +15,7 @@ from fedquilt_client.process import begin_process, run_participant
 from fedquilt_client.settings import AgentSettings, default_state
 from fedquilt_client.slots import Slot, take_slot
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment.agent_config import AgentConfig, merge_config, parse_clients, parse_own_data
+from fedquilt_common.experiment.agent_config import AgentConfig, merge_config
 from fedquilt_common.user_imports import check_allowed, is_user_import
 from fedquilt_common.wire.meter_topic import parse_meter_topic
 from fedquilt_common.wire.transport import MakeTransport
@@ -87,11 +87,9 @@ def _take_slot(settings: AgentSettings, each: int | None) -> tuple[AgentSettings
     return replace(settings, name=name, clients=slot.clients, state=slot.state), slot
 
 
-def _check_own_data(own: dict[int, str], clients: tuple[int, ...], allowed: Sequence[str]) -> dict[int, str]:
-    """Check what can be wrong with ``--data`` before a run describes the samples."""
+def _check_own_data(own: dict[int, str], allowed: Sequence[str]) -> dict[int, str]:
+    """Check the files and factories of ``--data`` before a run describes the samples."""
     for client, source in own.items():
-        if client not in clients:
-            raise ExperimentError(f"--data {client}={source}: this agent does not host client {client}; see --clients")
         if not Path(source).is_file():
             if not is_user_import(source):
                 raise ExperimentError(f"--data {client}={source}: there is no such file; correct the path")
@@ -100,10 +98,9 @@ def _check_own_data(own: dict[int, str], clients: tuple[int, ...], allowed: Sequ
 
 
 def _agent_settings(config: AgentConfig) -> AgentSettings:
-    clients = parse_clients(str(config.clients))
     return AgentSettings(
         name=config.id,
-        clients=clients,
+        clients=config.hosted,
         state=config.state or default_state(config.id),
         federation=config.federation,
         kind=config.kind,
@@ -118,7 +115,7 @@ def _agent_settings(config: AgentConfig) -> AgentSettings:
         power_topic=parse_meter_topic(config.power_topic) if config.power_topic else None,
         machine_agents=config.machine_agents,
         allow_import=tuple(config.allow_import),
-        own_data=_check_own_data(parse_own_data(config.data), clients, config.allow_import),
+        own_data=_check_own_data(config.own_data, config.allow_import),
         idle=config.idle,
         once=config.once,
         relay=config.relay,

@@ -140,7 +140,7 @@ class EnergyMeter:
         self._shares = TaskShares()
         self._source = ""
         self._highest = 0.0
-        self._has_read = self._stopped = False
+        self._has_read = self._has_failed = self._stopped = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="energy", daemon=True)
 
@@ -198,11 +198,22 @@ class EnergyMeter:
         pause = FIRST_PAUSE
         while not self._stopped:
             begun = self._clock()
-            reading = sensor.read()
+            reading = self._read(sensor)
             now = self._clock()
             self._add(reading, now, sensor.source)
             self._rest(max(pause, min(PAUSE_PER_COST * (now - begun), LONGEST_PAUSE)))
             pause = PAUSE_SECONDS
+
+    def _read(self, sensor: PowerSensor) -> PowerReading:
+        """Return a reading; None if the sensor raises an error; the first one is logged."""
+        try:
+            return sensor.read()
+        except Exception as error:  # the thread must go on, whatever a foreign package raises
+            if not self._has_failed:
+                self._has_failed = True
+                text = f"{type(error).__name__}: {error}"
+                log.warning("%s cannot be read: %s. Its power is unknown until it can", sensor.name, text)
+            return None
 
     def _add(self, reading: PowerReading, now: float, source: str) -> None:
         with self._changed:

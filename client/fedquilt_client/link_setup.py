@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Final
 
 from pydantic import ValidationError
 
@@ -12,15 +11,12 @@ from fedquilt_client.settings import AgentSettings
 from fedquilt_common.errors import ProtocolError
 from fedquilt_common.experiment.experiment import Experiment, agent_specs
 from fedquilt_common.seeds import derive_seed
-from fedquilt_common.wire.link import Link, parse_link
+from fedquilt_common.wire.link import FROM_EXPERIMENT, Link, parse_link
 from fedquilt_common.wire.messages import RunMessage
 from fedquilt_common.wire.parsing import parse
 from fedquilt_common.wire.slow_link import SlowLinkTransport
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Deliver, MakeTransport, MqttMessage, Transport, Will
-
-FROM_EXPERIMENT: Final = "experiment"
-"""The value of ``--link`` that takes the link from the experiment."""
 
 
 def wrap_transport(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from fedquilt_client.kept_memories import Damaged, KeptMemory, kept_memories
-from fedquilt_client.owner_lists import JsonOption, exit_with, make_table, print_json, print_table
+from fedquilt_client.owner_lists import JsonOption, add_texts, exit_with, make_table, print_json, print_table
 from fedquilt_client.settings import default_state
 from fedquilt_common.errors import DataUnavailableError, ExperimentError, PayloadError, RunFolderError
 from fedquilt_common.private_memory import algorithm_arrays
@@ -55,7 +55,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         names = list(row["arrays"])
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        table.add_row(row["run"], row["algorithm"], str(row["client"]), str(row["round"]), str(row["bytes"]), shown)
+        add_texts(table, row["run"], row["algorithm"], str(row["client"]), str(row["round"]), str(row["bytes"]), shown)
     print_table(table)
 
 

@@ -10,9 +10,11 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedquilt_common.error_messages import print_error
 from fedquilt_common.errors import RunFolderError
+from fedquilt_common.terminal_text import printable
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
 
@@ -28,6 +30,11 @@ def make_table(names: Iterable[str], numbers: Collection[str]) -> Table:
     for name in names:
         table.add_column(name, justify="right" if name in numbers else "left", no_wrap=True)
     return table
+
+
+def add_texts(table: Table, *cells: str) -> None:
+    """Add a row of literal texts: a coordinator chose some of them, such as a run's name."""
+    table.add_row(*(Text(printable(cell)) for cell in cells))
 
 
 def print_table(table: Table) -> None:

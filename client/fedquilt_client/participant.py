@@ -154,7 +154,7 @@ class Participant(ABC):
             case Crashed():
                 raise event.error
             case PublicationRefused():
-                pass  # the ACL may name this participant later
+                self._presence.note_refused(event)
             case _:
                 event()
 

@@ -6,9 +6,11 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from fedquilt_common.terminal_text import printable
+from fedquilt_common.wire.connection_errors import explain_refused_presence
 from fedquilt_common.wire.messages import AgentPresence
 from fedquilt_common.wire.topics import Topics
-from fedquilt_common.wire.transport import Transport
+from fedquilt_common.wire.transport import PublicationRefused, Transport
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +33,7 @@ class OwnPresence:
         self._transport = transport
         self._topics = topics
         self._make = make
-        self._announced = self._cleared = False
+        self._announced = self._cleared = self._refusal_reported = False
         self._others: set[str] = set()
 
     def connect(self) -> None:
@@ -54,6 +56,16 @@ class OwnPresence:
             self._cleared = False
             self.publish()
 
+    def note_refused(self, refused: PublicationRefused) -> None:
+        """Log once why the broker refuses it; the ACL may name this agent later."""
+        agent = self._make().agent
+        if refused.topic != self._topics.presence(agent) or self._refusal_reported:
+            return
+        self._refusal_reported = True
+        own = f"--id (it is {agent}; the broker lets each user write as itself only)"
+        files = f"--federation (it is {self._topics.federation}), --cert and --key (those of {agent})"
+        log.error("%s", explain_refused_presence(refused, "agent", f"{own}, {files}"))
+
     def take(self, presence: AgentPresence) -> None:
         """Handle what arrived on its topic."""
         own = self._make()
@@ -70,7 +82,7 @@ class OwnPresence:
         other = f"{presence.instance}-{presence.boot}"
         if other not in self._others:
             self._others.add(other)
-            machine = presence.profile.machine or "a machine that does not report its name"
+            machine = printable(presence.profile.machine) or "a machine that does not report its name"
             log.error(
                 "another agent uses the id %s: on %s, started as %d. Give each board its own --id and --state",
                 presence.agent, machine, presence.boot,

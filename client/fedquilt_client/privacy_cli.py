@@ -10,7 +10,7 @@ import typer
 
 from fedquilt_client.kept_memories import Damaged
 from fedquilt_client.memory_cli import IdOption, StateOption, find_state
-from fedquilt_client.owner_lists import JsonOption, exit_with, make_table, print_json, print_table
+from fedquilt_client.owner_lists import JsonOption, add_texts, exit_with, make_table, print_json, print_table
 from fedquilt_client.store import LEDGERS
 from fedquilt_common.cli import add_parts
 from fedquilt_common.errors import RunFolderError
@@ -116,9 +116,10 @@ def _print(rows: list[dict[str, Any]]) -> None:
     table = make_table(("samples", "clients", "runs", *numbers, "related"), numbers)
     for row in rows:
         epsilon = "unknown" if row["epsilon"] is None else f"{row['epsilon']:.4f}"
-        table.add_row(
-            row["samples"][:SHOWN], ", ".join(map(str, row["clients"])), ", ".join(row["runs"]), str(row["trainings"]),
-            str(row["steps"]), epsilon, f"{row['delta']:g}", ", ".join(one[:SHOWN] for one in row["related"] or ()),
+        add_texts(
+            table, row["samples"][:SHOWN], ", ".join(map(str, row["clients"])), ", ".join(row["runs"]),
+            str(row["trainings"]), str(row["steps"]), epsilon, f"{row['delta']:g}",
+            ", ".join(one[:SHOWN] for one in row["related"] or ()),
         )  # fmt: skip
     print_table(table)
     if any(row["related"] for row in rows):

@@ -20,7 +20,7 @@ from fedquilt_client.reports import NoticeLimit, shorten_text, telemetry_message
 from fedquilt_client.site_boards import SiteBoards
 from fedquilt_client.site_run import SiteRun
 from fedquilt_common import __version__
-from fedquilt_common.flood_control.admission import Admission, describe
+from fedquilt_common.flood_control.admission import Admission
 from fedquilt_common.flood_control.flood_guard import RECORD_UNITS, FloodGuard
 from fedquilt_common.wire.chunks import LARGEST_CHUNK, ChunkHeader
 from fedquilt_common.wire.message_base import MAX_CLIENTS
@@ -97,7 +97,7 @@ class SiteRelay(Participant):
 
     def _advance(self, now: float) -> None:
         for mute in self._admission.advance():
-            self._report(MUTED, describe(mute))
+            self._report(MUTED, self._admission.describe(mute))
         if self._connected and self._run is not None and now >= self._repair_at + STEP_SECONDS:
             self._repair_at = now
             self._run.repair()

@@ -5,15 +5,18 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+from fedquilt_common.terminal_text import printable
+
 PREFIX: Final = "fedquilt: "
 """The line of an error begins with it."""
 RESUME: Final = "run the same command again to resume (`fedquilt coordinator` with --resume)"
 """What to do about a run that ended before its last round."""
+_KEPT: Final = "\n\t"
 
 
 def print_error(message: object) -> None:
-    """Print the message of an error to standard error."""
-    print(f"{PREFIX}{message}", file=sys.stderr)
+    """Print the message of an error to standard error, without what controls a terminal: an agent may report it."""
+    print(f"{PREFIX}{printable(str(message), _KEPT)}", file=sys.stderr)
 
 
 def last_error(text: str) -> str:

@@ -23,6 +23,7 @@ from fedquilt_common.files.durable import write_atomically
 from fedquilt_common.wire import tls as tls_module
 from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
 from fedquilt_common.wire.mqtt import MqttTransport
+from fedquilt_common.wire.mqtt_limits import LARGEST_PACKET
 from fedquilt_common.wire.tls import TLS_1_2_CIPHERS, tls_context
 from fedquilt_common.wire.transport import Connected, Disconnected
 from fedquilt_server.provisioning.authority import issue_certificate, load_identity
@@ -270,6 +271,14 @@ def test_client_and_broker_offer_the_same_suites(federation: Federation) -> None
     old = [suite["name"] for suite in context.get_ciphers() if suite["protocol"] == "TLSv1.2"]
     assert old
     assert all(name.startswith("ECDHE-") and ("GCM" in name or "CHACHA20" in name) for name in old), old
+
+
+def test_the_brokers_configuration_takes_the_largest_packets_of_clients_and_no_larger_ones(
+    federation: Federation,
+) -> None:
+    for name in ("mosquitto.conf", "mosquitto-tls.conf"):
+        lines = (federation.broker_folder / name).read_text().splitlines()
+        assert f"max_packet_size {LARGEST_PACKET}" in lines
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,13 @@ def claim_client(board: Peer) -> None:
 
 def retained_presences(made: Federation) -> set[str]:
     """Return the topics of the presences that the broker retains."""
+    return retained(made, TOPICS.presence("+"))
+
+
+def retained(made: Federation, name: str) -> set[str]:
+    """Return the topics that a filter matches, and on which the broker retains a message."""
     with peer(made.record.port, "watch", certs=made.folder / "watch") as watch:
-        watch.subscribe(TOPICS.presence("+"))
+        watch.subscribe(name)
         watch.subscribe(TOPICS.run)
         watch.wait(lambda: TOPICS.run in watch.topics)  # the broker sends what it retains in this order
         return set(watch.topics) - {TOPICS.run}
@@ -87,6 +92,26 @@ def test_the_log_of_a_revoked_agent_names_the_cause_and_the_remedy(
         await_(lambda: shows("connected to the broker"))
         made.revoke("lost")
         await_(lambda: shows("refused this machine's certificate: it is revoked. For a board, run `fedquilt provision"))
+
+
+@pytest.mark.parametrize("coordinator_runs", [True, False])
+def test_what_a_revoked_board_let_the_broker_retain_is_cleared(
+    made: Federation, tmp_path: Path, coordinator_runs: bool
+) -> None:
+    (replies,) = TOPICS.filters("replies", agent="lost")
+    with contextlib.ExitStack() as stack:
+        if coordinator_runs:
+            stack.enter_context(coordinator(made, tmp_path))
+            await_(lambda: retained(made, TOPICS.coordinator))
+        with peer(made.record.port, "lost", certs=made.board_folder("lost")) as lost:
+            for number in range(600):
+                lost.publish(TOPICS.reply_chunk("lost", 0, number, 0, 0), b"x", retain=True)
+        assert not coordinator_runs or len(retained(made, replies)) == 600
+        made.revoke("lost")
+        if not coordinator_runs:
+            stack.enter_context(coordinator(made, tmp_path))
+            await_(lambda: retained(made, TOPICS.coordinator))
+        await_(lambda: not retained(made, replies))
 
 
 @pytest.mark.parametrize(("coordinator_runs", "replacement"), [(True, "spare"), (False, "spare"), (True, "lost")])

@@ -1,4 +1,4 @@
-"""A coordinator with the name or the certificate of somebody else: it ends at once, with what to give instead."""
+"""A coordinator or an agent with the name or the certificate of somebody else, and what it reports."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from tests.support import warm
 from tests.support.peers import bare_broker
 from tests.support.runs import PATIENCE
 
+from fedquilt_client.agent import Agent
+from fedquilt_client.settings import AgentSettings
 from fedquilt_common.experiment.experiment import dump_experiment
-from fedquilt_common.wire.broker_url import BrokerAddress
+from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
+from fedquilt_common.wire.client_id import agent_client_id
+from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.topics import Topics
-from fedquilt_common.wire.transport import PublicationRefused
+from fedquilt_common.wire.transport import Deliver, Incoming, PublicationRefused, Transport, Will
 from fedquilt_server.provisioning.federation import Federation, make_federation
 from fedquilt_server.simulate.mosquitto import free_port
 from fedquilt_server.tools.bench import bench_experiment
@@ -69,6 +73,36 @@ def test_a_certificate_that_may_not_write_in_the_federation(
     assert f"as the user {user!r} with the certificate {federation.folder / identity / 'tls.crt'}" in message
     assert f"Check --federation (it is {name})" in message
     assert not (tmp_path / "run" / "begun.json").exists()  # the right command needs no --resume
+
+
+def test_an_agent_with_the_certificate_of_another_one_logs_its_names_once(
+    federation: Federation, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = federation.board_folder("pi")
+    files = [str(own / name) for name in ("ca.crt", "tls.crt", "tls.key")]
+    address = parse_broker_url(federation.record.url).with_files(*files)
+    settings, refused = AgentSettings("desk", (0,), tmp_path, "lab"), list[PublicationRefused]()
+
+    def connect(deliver: Deliver, will: Will) -> Transport:
+        def note(incoming: Incoming) -> None:
+            refused.extend([incoming] if isinstance(incoming, PublicationRefused) else [])
+            deliver(incoming)
+
+        return MqttTransport(address, agent_client_id("lab", "desk", "x"), note, will=will)
+
+    agent = Agent(settings, connect)
+
+    def is_over() -> bool:
+        if len(refused) < 4:
+            agent._presence.publish()  # more often than an agent does
+        return len(refused) >= 4
+
+    agent.execute(is_over)
+    topic = TOPICS.presence("desk")
+    found = [message for message in caplog.messages if topic in message]
+    first, second = sorted(found, key=len)
+    assert first.startswith(f"the broker refused a message on {topic}: Not authorized")
+    assert f"as the user 'pi' with the certificate {own / 'tls.crt'}. Check --id (it is desk;" in second
 
 
 def test_a_refusal_in_the_middle_of_a_run_does_not_end_it(stage: Stage, undisturbed: str) -> None:

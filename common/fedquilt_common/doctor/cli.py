@@ -10,16 +10,17 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
-from fedquilt_common.broker_options import BrokerCaOption, BrokerCertOption, BrokerKeyOption
-from fedquilt_common.doctor.broker import check_broker
+from fedquilt_common.broker_options import BrokerCaOption, BrokerCertOption, BrokerKeyOption, check_federation
+from fedquilt_common.doctor.agent import check_agent, check_way_to_broker
 from fedquilt_common.doctor.check import Check
 from fedquilt_common.doctor.machine import check_machine
 from fedquilt_common.doctor.relay import check_relay, is_relay
-from fedquilt_common.doctor.settings import check_holder, read_address
+from fedquilt_common.doctor.settings import read_address
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.agent_config import read_agent_config
+from fedquilt_common.terminal_text import printable
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 CHECK_FAILED: Final = 10
@@ -42,7 +43,10 @@ def doctor(
     broker: Annotated[
         str | None, typer.Option(help="mqtt://host[:port] or mqtts://host[:port]. Default: that of --config.")
     ] = None,
-    federation: Annotated[str | None, typer.Option(help="Name space at the broker. Default: that of --config.")] = None,
+    federation: Annotated[
+        str | None,
+        typer.Option(help="Name space at the broker. Default: that of --config.", callback=check_federation),
+    ] = None,
     ca: BrokerCaOption = "",
     cert: BrokerCertOption = "",
     key: BrokerKeyOption = "",
@@ -60,9 +64,8 @@ def doctor(
     settings = read_agent_config(path) if path else {}
     options = {"broker": broker, "federation": federation, "ca": ca, "cert": cert, "key": key}
     settings |= {name: value for name, value in options.items() if value}
-    relay = is_relay(settings)
-    checks = check_relay(settings) if relay else _check_agent(settings)
-    checks += check_machine(_state_folder(settings, path), _broker_host(settings), trains=not relay)
+    checks = _check_role(settings, path)
+    checks += check_machine(_state_folder(settings, path), _broker_host(settings), trains=not is_relay(settings))
     if json_:
         typer.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:
@@ -70,15 +73,13 @@ def doctor(
     raise typer.Exit(CHECK_FAILED if any(check.state == "fail" for check in checks) else 0)
 
 
-def _check_agent(settings: dict[str, Any]) -> list[Check]:
-    """Check the way to the broker of an agent, or of a machine without one."""
-    address = read_address(settings)
-    if address is None:
-        advice = "Give its address with --broker, or the file of an agent or a relay with --config"
-        return [Check("broker", "warn", "not checked", advice)]
-    name = "" if settings.get("each") else str(settings.get("id") or "")  # with `each`, its processes add a number
-    holder = check_holder(address, name) if name else []
-    return [*holder, *check_broker(address, str(settings.get("federation", "default")))]
+def _check_role(settings: dict[str, Any], config: Path | None) -> list[Check]:
+    """Check what a relay, an agent or a machine without a configuration file needs."""
+    if is_relay(settings):
+        return check_relay(settings)
+    if config is not None:
+        return check_agent(settings)
+    return check_way_to_broker(read_address(settings), str(settings.get("federation", "default")), "")
 
 
 def _broker_host(settings: dict[str, Any]) -> str | None:
@@ -98,10 +99,10 @@ def _state_folder(settings: dict[str, Any], config: Path | None) -> Path:
 def _print(checks: list[Check]) -> None:
     console, width = Console(soft_wrap=True), max(len(check.name) for check in checks)
     for check in checks:
-        colour = _COLOURS[check.state]
-        console.print(f"[{colour}]{check.state:<4}[/] {check.name:<{width}}  {escape(check.said)}", highlight=False)
+        found = printable(f" {check.name:<{width}}  {check.said}")
+        console.print(Text.assemble((f"{check.state:<4}", _COLOURS[check.state]), found), highlight=False)
         if check.advice:
-            console.print(f"     {'':<{width}}  {escape(check.advice)}", highlight=False)
+            console.print(Text(printable(f"     {'':<{width}}  {check.advice}")), highlight=False)
 
 
 def run(arguments: list[str]) -> None:

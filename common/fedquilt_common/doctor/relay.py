@@ -9,13 +9,12 @@ from typing import Any, Final
 from fedquilt_common.doctor.bridge import BRIDGE
 from fedquilt_common.doctor.broker import OWN_CERTIFICATE, check_broker, check_way
 from fedquilt_common.doctor.check import Check
-from fedquilt_common.doctor.settings import check_holder, read_address
+from fedquilt_common.doctor.settings import CONFIGURATION, check_holder, read_address
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.agent_config import merge_config
 from fedquilt_common.experiment.relay_config import RelayConfig
 from fedquilt_common.plurals import counted
 
-_CONFIGURATION: Final = "configuration"
 _CENTRAL: Final = " (central)"
 
 
@@ -36,7 +35,7 @@ def check_relay(settings: Mapping[str, Any]) -> list[Check]:
         address, central = read_address(settings), read_address({**settings, "broker": config.central})
     except ExperimentError as error:
         advice = "Correct relay.yaml, or copy it again from the folder sites/SITE/relay of the federation"
-        return [Check(_CONFIGURATION, "fail", str(error), advice)]
+        return [Check(CONFIGURATION, "fail", str(error), advice)]
     checks = [_describe(config, owners)]
     if address is not None:
         checks += [*check_holder(address, config.name), *check_broker(address, config.federation, config.site)]
@@ -51,6 +50,6 @@ def _describe(config: RelayConfig, owners: Mapping[int, str] | None) -> Check:
     head = f"{config.name} serves the site {config.site!r}"
     if owners is None:
         advice = "List the clients of each board: `fedquilt federation broker --site SITE --relay` writes the file"
-        return Check(_CONFIGURATION, "warn", f"{head}: any board may host any client", advice)
+        return Check(CONFIGURATION, "warn", f"{head}: any board may host any client", advice)
     hosts = f"{counted(len(config.boards or ()), 'board')} and {counted(len(owners), 'client')}"
-    return Check(_CONFIGURATION, "ok", f"{head} with {hosts}")
+    return Check(CONFIGURATION, "ok", f"{head} with {hosts}")

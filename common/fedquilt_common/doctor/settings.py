@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from fedquilt_common.doctor.check import Check
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
 from fedquilt_common.wire.certificate import read_certificate
+
+CONFIGURATION: Final = "configuration"
+"""Name of the check of an agent's or a relay's file."""
 
 
 def read_address(settings: Mapping[str, Any]) -> BrokerAddress | None:

@@ -85,6 +85,29 @@ class AgentConfig(Section):
             raise ValueError("--power-command and --power-topic are both given; remove one of the two")
         return self
 
+    @property
+    def hosted(self) -> tuple[int, ...]:
+        """The clients that the agent hosts.
+
+        Raises:
+            ExperimentError: ``clients`` is not a list of clients.
+        """
+        return parse_clients(str(self.clients))
+
+    @property
+    def own_data(self) -> dict[int, str]:
+        """File or ``package:factory`` with the samples of a client.
+
+        Raises:
+            ExperimentError: ``data`` has another form, or is of a client that the agent does not host.
+        """
+        own = parse_own_data(self.data)
+        for client in own.keys() - set(self.hosted):
+            raise ExperimentError(
+                f"--data {client}={own[client]}: this agent does not host client {client}; see --clients"
+            )
+        return own
+
 
 def read_agent_config(path: Path) -> dict[str, Any]:
     """Read the keys of a configuration file, without checking their values.

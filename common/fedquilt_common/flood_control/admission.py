@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from fedquilt_common.flood_control.flood_guard import (
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 UNKNOWN: Final = "?"
 """Stands for the agent in the journal where a topic does not name one."""
+_REVOKED: Final = "It is revoked, but the broker accepts it: give the broker its new revocation list and ACL"
 LOOK_SECONDS: Final = 10.0
 """Pause between two looks for new agents while an agent is muted."""
 
@@ -43,6 +44,7 @@ class Admission:
         guard: decides which agents flood.
         kinds: what the receiver reads of each agent.
         own: the receiver's name as an agent, which is never muted; empty: it is none.
+        is_revoked: whether a board is revoked.
 
     Attributes:
         guard: as above.
@@ -55,11 +57,13 @@ class Admission:
         guard: FloodGuard,
         kinds: Sequence[TopicKind] = AGENT_KINDS,
         own: str = "",
+        is_revoked: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._topics = topics
         self._subscriptions = Subscriptions(transport, topics, kinds)
         self.guard = guard
         self._own = own
+        self._is_revoked = is_revoked
         transport.ignore(self._is_muted)
         self._mutes: queue.SimpleQueue[Mute] = queue.SimpleQueue()
         self._look_at = 0.0
@@ -95,11 +99,11 @@ class Admission:
         return self.guard.is_muted(agent) and not looked_up
 
     def _is_muted(self, topic: str) -> bool:
-        """Whether the agent of a topic is muted; called for each packet, before it is parsed."""
+        """Whether to drop the packets of a topic before they are parsed: its agent is muted, and is not revoked."""
         if not self.guard.muted:
             return False
         origin = self._origin(topic)
-        return origin is not None and self.guard.is_muted(origin[0])
+        return origin is not None and self.guard.is_muted(origin[0]) and not self._is_revoked(origin[0])
 
     def _origin(self, topic: str) -> tuple[str, str] | None:
         """Return the holder of the bucket that a message fills, and the kind of the message; None if it costs nothing.
@@ -142,11 +146,19 @@ class Admission:
         """Subscribe after a connection: to agents, and to what these filters name besides."""
         self._subscriptions.renew(others)
 
+    def describe(self, mute: Mute) -> str:
+        """Return the reason that people see for a mute."""
+        if mute.agent == STRANGERS:
+            return f"too many new agents: new ones are ignored for {mute.seconds:g} s"
+        advice = _REVOKED if self._is_revoked(mute.agent) else "Stop the agent, or update it"
+        what = f"agent {mute.agent} floods the broker with messages that cannot count"
+        return f"{what}: it is ignored for {mute.seconds:g} s. {advice}"
+
     def advance(self) -> Iterator[Mute]:
         """End the mutes whose time is over, look for new agents, and yield the mutes that began."""
         while not self._mutes.empty():
             mute = self._mutes.get()
-            log.warning("%s", describe(mute))
+            log.warning("%s", self.describe(mute))
             yield mute
         if self.guard.muted:
             self._advance_mutes(time.monotonic())
@@ -170,13 +182,3 @@ def _units(kind: str, payload: bytes) -> float:
     if kind == "replies":
         return chunk_units(len(payload))
     return control_units(len(payload), count_in_ranges(payload) if kind == "presence" else 0)
-
-
-def describe(mute: Mute) -> str:
-    """Return the reason that people see for a mute."""
-    if mute.agent == STRANGERS:
-        return f"too many new agents: new ones are ignored for {mute.seconds:g} s"
-    return (
-        f"agent {mute.agent} floods the broker with messages that cannot count: it is ignored for {mute.seconds:g} s. "
-        "Stop the agent, or update it"
-    )

@@ -8,9 +8,10 @@ from typing import Final
 
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress
+from fedquilt_common.wire.certificate import describe_identity
 from fedquilt_common.wire.mqtt_limits import SMALLEST_PACKET
 from fedquilt_common.wire.tls import explain_tls_error
-from fedquilt_common.wire.transport import Crashed, Disconnected
+from fedquilt_common.wire.transport import Crashed, Disconnected, PublicationRefused
 
 _OWN_CERTIFICATE: Final = (
     "The broker may refuse this machine's certificate. Check that it is not revoked and is of this federation: "
@@ -130,3 +131,17 @@ def explain_crash(address: BrokerAddress, error: Exception) -> Crashed:
     )
     failure.__cause__ = error
     return Crashed(failure)
+
+
+def explain_refused_presence(refused: PublicationRefused, who: str, check: str) -> str:
+    """Explain that the broker's ACL does not let this user write the presence of an agent or a coordinator.
+
+    Args:
+        refused: what the broker refused.
+        who: the program, such as ``agent``.
+        check: the options to check, with their values.
+    """
+    return (
+        f"{refused.address} refused the {who}'s presence on {refused.topic}: {refused.reason}. The {who} connects "
+        f"{describe_identity(refused.address)}. Check {check}, and the broker's ACL"
+    )

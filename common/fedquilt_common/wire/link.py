@@ -145,6 +145,10 @@ def open_problem(times: OpenTimes, period: float | None) -> str:
     return ""
 
 
+FROM_EXPERIMENT: Final = "experiment"
+"""The value of an agent's ``--link`` that takes the link from the experiment."""
+
+
 def parse_link(text: str) -> Link:
     """Parse a link such as ``rate=50,latency=1.5,loss=0.2,mtu=222,speedup=100``.
 

@@ -60,6 +60,8 @@ log = logging.getLogger(__name__)
 _KEEPALIVE: Final = 30
 _FAREWELL: Final = 5.0
 """Seconds that ``close`` waits for the broker to acknowledge what is sent."""
+MOST_REPORTED: Final = 64
+"""Topics whose refusal the log names in a connection."""
 
 
 class MqttTransport:
@@ -99,6 +101,7 @@ class MqttTransport:
         self._session = 0
         self._explained = False
         self.refusals = 0
+        self._refused: set[str] = set()
         self._client = self._make_client(client_id)
         if will is not None:
             properties = _properties(PacketTypes.WILLMESSAGE)
@@ -217,6 +220,7 @@ class MqttTransport:
             return
         self._max_packet = min(largest, LARGEST_PACKET)
         self._session += not flags.session_present
+        self._refused.clear()
         self._window.set_open(True)
         self._deliver(Connected(flags.session_present))
 
@@ -255,9 +259,15 @@ class MqttTransport:
         if code.is_failure:
             self.refusals += 1
             topic = self._client.topic_of(mid)
-            log.warning("the broker refused a message on %s: %s. Check the broker's ACL", topic, code)
+            self._report_refusal(topic, code)
             self._deliver(PublicationRefused(topic, str(code), self._address))
         self._window.acknowledge(mid)
+
+    def _report_refusal(self, topic: str, code: ReasonCode) -> None:
+        """Log the first refusal of a topic since the connection: a broker that refuses one message refuses the next."""
+        if topic not in self._refused and len(self._refused) < MOST_REPORTED:
+            self._refused.add(topic)
+            log.warning("the broker refused a message on %s: %s. Check the broker's ACL", topic, code)
 
     def _on_subscribe(self, _client: Client, _data: Any, _mid: int, codes: list[ReasonCode], _properties: Any) -> None:
         for code in codes:

@@ -9,6 +9,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from fedquilt_common.errors import PayloadError, ProtocolVersionError
 from fedquilt_common.rejections import first_problem
+from fedquilt_common.terminal_text import printable
 from fedquilt_common.wire.message_base import PROTOCOL, WireMessage
 from fedquilt_common.wire.messages import (
     FailedMessage,
@@ -84,4 +85,4 @@ def _read_object(payload: bytes, topic: str) -> dict[str, Any]:
 
 
 def _explain(error: ValidationError, topic: str) -> str:
-    return f"message on {topic}: {first_problem(error, 'message')}"[:500]
+    return printable(f"message on {topic}: {first_problem(error, 'message')}"[:500])  # a key can be any text

@@ -10,11 +10,11 @@ import logging
 import socket
 import ssl
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Final
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.wire.broker_url import BrokerAddress
+from fedquilt_common.wire.tls_files import TlsFileError, load_own_certificate, trust_authorities
 from fedquilt_common.wire.transport import Disconnected
 
 log = logging.getLogger(__name__)
@@ -57,17 +57,13 @@ def tls_context(address: BrokerAddress) -> ssl.SSLContext:
         ExperimentError: a file is missing or invalid.
     """
     try:
-        for path in filter(None, (address.ca, address.cert, address.key)):
-            Path(path).open("rb").close()  # ssl's own error does not name the missing file
-        context = ssl.create_default_context(cafile=address.ca or None)
+        context = trust_authorities(address.ca)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_ciphers(TLS_1_2_CIPHERS)
         if address.cert:
-            context.load_cert_chain(address.cert, address.key or None)
-    except (OSError, ssl.SSLError) as error:
-        raise ExperimentError(
-            f"the TLS files for {address} cannot be used: {error}. Check --ca, --cert and --key"
-        ) from None
+            load_own_certificate(context, address.cert, address.key)
+    except TlsFileError as error:
+        raise ExperimentError(f"the TLS files for {address} cannot be used: {error}") from None
     return context
 
 

@@ -128,6 +128,11 @@ class Claims:
             self._prove(claim)
             self._join(claim)
 
+    @property
+    def revoked(self) -> frozenset[str]:
+        """The boards that the inventory lists as revoked."""
+        return self._assignments.revoked
+
     # -- messages of agents --------------------------------------------------------------------
 
     def check_room(self, presence: AgentPresence) -> None:

@@ -20,10 +20,10 @@ from fedquilt_common.errors import (
     ProtocolError,
     RunFolderError,
 )
-from fedquilt_common.flood_control.admission import UNKNOWN, Admission, describe
+from fedquilt_common.flood_control.admission import UNKNOWN, Admission
 from fedquilt_common.flood_control.flood_guard import FloodGuard
 from fedquilt_common.types import Assignments, ClientId
-from fedquilt_common.wire.certificate import describe_identity
+from fedquilt_common.wire.connection_errors import explain_refused_presence
 from fedquilt_common.wire.connection_log import ConnectionLog
 from fedquilt_common.wire.data_messages import DataRequest
 from fedquilt_common.wire.messages import CoordinatorPresence, EndMessage
@@ -48,6 +48,7 @@ from fedquilt_server.coordinator.display import StatusUpdater
 from fedquilt_server.coordinator.downlink import Downlink
 from fedquilt_server.coordinator.driver import DRAIN_SECONDS, Driver
 from fedquilt_server.coordinator.ledger import Ledger
+from fedquilt_server.coordinator.leftovers import Leftovers
 from fedquilt_server.coordinator.rate_limit import RateLimit
 from fedquilt_server.coordinator.receipts import ReceiptPublisher
 from fedquilt_server.coordinator.refusals import Refusals
@@ -117,7 +118,8 @@ class Coordinator:
         self._connected = self._working = False
         self._health_at = 0.0
         guard = FloodGuard(run.experiment.data.clients, run.experiment.chunk)
-        self._admission = Admission(self._transport, self._topics, guard)
+        self._leftovers = Leftovers(self._transport, self._topics, read_assignments().revoked)
+        self._admission = Admission(self._transport, self._topics, guard, is_revoked=self._leftovers.is_revoked)
         self._relays = SiteRelays(self.machine, read_assignments)
         self._ledger = Ledger(self.machine, self._admission, run.experiment.chunk, self._relays)
         self._rivals = Rivals(self._transport, self._topics, folder.run, folder.epoch, self._announce)
@@ -246,10 +248,12 @@ class Coordinator:
         self._take_next(STEP_SECONDS if wake is None else min(STEP_SECONDS, max(0.0, wake - clock.now())))
         if self._connected:
             self._claims.check()
+            self._leftovers.follow(self._claims.revoked)
         self._rivals.advance()
         now = clock.now()
         for mute in self._admission.advance():
-            self._driver.record(Rejected(now, mute.agent or UNKNOWN, None, self.machine.round, describe(mute)))
+            reason = self._admission.describe(mute)
+            self._driver.record(Rejected(now, mute.agent or UNKNOWN, None, self.machine.round, reason))
         if (wake := self.machine.wake_at) is not None and now >= wake:
             self._driver.record(Ticked(now))
         self._driver.take_scores(wait=False)
@@ -281,7 +285,7 @@ class Coordinator:
 
     def _deliver(self, incoming: Incoming) -> None:
         """Take what the transport delivers, in its thread: what is not admitted is dropped here."""
-        if not self._admission.turns_away(incoming):
+        if self._leftovers.has(incoming) or not self._admission.turns_away(incoming):
             self._inbox.put(incoming)
 
     def _take_next(self, wait: float) -> None:
@@ -303,7 +307,9 @@ class Coordinator:
     def _take(self, incoming: Incoming) -> None:
         match incoming:
             case MqttMessage():
-                if not self._admission.ignores(incoming):  # its agent may be muted since it arrived
+                if self._leftovers.has(incoming):
+                    self._leftovers.clear(incoming)
+                elif not self._admission.ignores(incoming):  # its agent may be muted since it arrived
                     self._take_message(incoming)
                 incoming.free()
                 self._handled.append(incoming.ack)
@@ -331,12 +337,9 @@ class Coordinator:
             BrokerUnreachableError: the coordinator has no right to write in the federation.
         """
         if refused.topic == self._topics.coordinator and not self._rivals.accepted:
-            raise BrokerUnreachableError(
-                f"{refused.address} refused the coordinator's presence on {refused.topic}: {refused.reason}. The "
-                f"coordinator connects {describe_identity(refused.address)}. Check --federation (it is "
-                f"{self._topics.federation}), --cert and --key (those of this federation's coordinator), and the "
-                "broker's ACL"
-            )
+            own = "--cert and --key (those of this federation's coordinator)"
+            check = f"--federation (it is {self._topics.federation}), {own}"
+            raise BrokerUnreachableError(explain_refused_presence(refused, "coordinator", check))
 
     def _announce(self) -> None:
         """Publish everything that the broker must retain: it may have lost it."""
@@ -372,7 +375,13 @@ class Coordinator:
                 if agent not in self._claims:
                     self._admission.remove(agent)
         except ProtocolError as error:
-            if self._working:
-                self._refusals.add(agent, client, self.machine.round, str(error))
-            else:  # the journal is not handled yet
-                log.warning("ignored: %s", error)
+            self._refuse(message, agent, client, str(error))
+
+    def _refuse(self, message: MqttMessage, agent: str, client: ClientId | None, reason: str) -> None:
+        """Report a message that breaks the protocol."""
+        if message.retained and self._leftovers.is_revoked(agent):
+            self._leftovers.clear(message)  # a presence that the claims never see
+        if self._working:
+            self._refusals.add(agent, client, self.machine.round, reason)
+        else:  # the journal is not handled yet
+            log.warning("ignored: %s", reason)

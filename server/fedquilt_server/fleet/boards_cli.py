@@ -11,8 +11,10 @@ import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from fedquilt_common.process.signals import StopSignal
+from fedquilt_common.terminal_text import printable
 from fedquilt_common.wire.messages import IDLE_TELEMETRY_SECONDS
 from fedquilt_server.fleet.health import silent_boards
 from fedquilt_server.fleet.listener import FleetListener
@@ -70,7 +72,7 @@ def _print_records(federation: Federation, as_json: bool) -> None:
         table.add_column(column, no_wrap=True)
     for row in rows:
         cells = [row["board"], kind_label(row["kind"]), row["clients"], row["host"], row["until"][:10], row["state"]]
-        table.add_row(*cells)
+        table.add_row(*map(Text, map(printable, cells)))
     _print_whole(table)
     for line in describe_ends(certificate_ends(federation), datetime.now(timezone.utc)):
         typer.echo(line)

@@ -166,11 +166,12 @@ def user_address(federation: Federation, user: str, url: str = "") -> BrokerAddr
         url: the broker; empty: the address that the boards use.
 
     Raises:
-        FederationError: the user has no certificate.
+        FederationError: a file of the user's is missing or empty.
         ExperimentError: the URL cannot be used.
     """
     record, identity = federation.record, federation.folder / user
-    if not (identity / "tls.crt").exists():
-        raise FederationError(f"{identity} has no certificate: `fedquilt federation renew` writes it")
-    files = [str(identity / name) for name in ("ca.crt", "tls.crt", "tls.key")]
-    return parse_broker_url(url or record.url).with_files(*files)
+    files = [identity / name for name in ("ca.crt", "tls.crt", "tls.key")]
+    for path in files:
+        if not path.exists() or not path.stat().st_size:
+            raise FederationError(f"{path} is missing or empty: `fedquilt federation renew` writes it")
+    return parse_broker_url(url or record.url).with_files(*map(str, files))

@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from fedquilt_common.terminal_text import printable
 from fedquilt_server.fleet.health import BoardHealth
 from fedquilt_server.status.units import percent
 
@@ -47,8 +48,8 @@ def health_table(
     for column, characters in widths.items():
         table.add_column(column, width=characters, overflow="fold")
     for name in sorted(shown):
-        table.add_row(*rows[name])
-    return Group(table, Text(_caption(boards, trouble, len(shown))))
+        table.add_row(*map(Text, rows[name]))
+    return Group(table, Text(printable(_caption(boards, trouble, len(shown)))))
 
 
 def choose_columns(rows: Sequence[Mapping[str, str]], width: int | None) -> dict[str, int]:
@@ -123,7 +124,7 @@ def _wrap(text: str, width: int) -> str:
 
 
 def _cells(board: BoardHealth, now: float) -> dict[str, str]:
-    return {
+    cells = {
         "board": board.board,
         "state": _state(board),
         "version": board.version or _NONE,
@@ -134,6 +135,7 @@ def _cells(board: BoardHealth, now: float) -> dict[str, str]:
         "problems": "; ".join(board.problems) or _NONE,
         "last seen": _NONE if board.last_seen is None else _age(now - board.last_seen),
     }
+    return {column: printable(text) for column, text in cells.items()}
 
 
 def _training(board: BoardHealth) -> str:
@@ -169,4 +171,4 @@ def describe_change(before: BoardHealth | None, after: BoardHealth) -> str:
     if before and (before.state, before.version, before.problems) == (after.state, after.version, after.problems):
         return ""
     version = f", fedquilt {after.version}" if after.state == "joined" and after.version else ""
-    return f"{after.board}: {'; '.join([_state(after) + version, *after.problems])}"
+    return printable(f"{after.board}: {'; '.join([_state(after) + version, *after.problems])}")

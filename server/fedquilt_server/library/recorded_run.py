@@ -14,11 +14,11 @@ from typing import Any, Final, Literal
 from fedquilt_common.error_messages import RESUME
 from fedquilt_common.errors import FedquiltError, RunFolderError
 from fedquilt_common.files.yaml_text import load_yaml, read_text
+from fedquilt_common.terminal_text import printable
 from fedquilt_server.library.quantities import find_impossible, total
 from fedquilt_server.runs.journal import peek_meta
 from fedquilt_server.runs.result_files import read_result
 from fedquilt_server.runs.run_folder import is_in_use
-from fedquilt_server.status.console import printable
 from fedquilt_server.status.results import Result, RoundResult
 from fedquilt_server.status.run_energy import EnergyEstimate, describe_estimate
 from fedquilt_server.status.run_file_names import EXPERIMENT, JOURNAL, RESULT

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from fedquilt_common.files.file_stamp import stamp
+from fedquilt_common.terminal_text import printable
 from fedquilt_server.library.recorded_run import MOST_LEVELS, find_runs, read_run
 from fedquilt_server.library.run_list import RunRow, run_row
 from fedquilt_server.runs.run_folder import is_in_use
-from fedquilt_server.status.console import printable
 from fedquilt_server.status.run_file_names import EXPERIMENT, JOURNAL, RESULT
 
 SHARE: Final = 0.1

@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedquilt_common.terminal_text import printable
 from fedquilt_server.library.quantities import best_value, last_value, pick_score
 from fedquilt_server.library.recorded_run import RecordedRun, RecordedStatus, total_cost
-from fedquilt_server.status.console import printable
 
 
 class RunRow(BaseModel):

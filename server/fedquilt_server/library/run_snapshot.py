@@ -16,13 +16,13 @@ from pydantic import ValidationError
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.experiment.sections import Budget
 from fedquilt_common.files.file_stamp import stamp
+from fedquilt_common.terminal_text import printable
 from fedquilt_server.history.history import EVENTS_KEPT, ROUNDS_KEPT
 from fedquilt_server.history.log_files import read_events
 from fedquilt_server.library.recorded_run import ESTIMATE_NOTES, RecordedRun, RecordedStatus, read_run
 from fedquilt_server.library.run_files import BoardRow, iterate_latest_rows, read_coverage
 from fedquilt_server.status.agent_list import MOST_SHOWN
 from fedquilt_server.status.budget import BudgetMeter, BudgetUse
-from fedquilt_server.status.console import printable
 from fedquilt_server.status.recorded import recorded_snapshot
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.run_event import RunEvent

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
+from unicodedata import category
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from fedquilt_common.errors import ExperimentError, FederationError
 from fedquilt_common.files.yaml_text import dump_yaml_1_1, load_yaml, read_text
@@ -29,12 +30,15 @@ _CPYTHON: Final = re.compile(r"-cp3(\d+)-cp3\1t?-[^-]+\.whl$")
 """The name of a wheel for one version of Python only; abi3 wheels also fit later versions."""
 _COUNTRY: Final = "cfg80211.ieee80211_regdom="
 
+_LONGEST_SSID: Final = 32
+"""Bytes of the name of a network (IEEE 802.11)."""
+
 
 class Wifi(BaseModel):
     """A wireless network, from a YAML file with these keys.
 
     Args:
-        ssid: name of the network.
+        ssid: name of the network: 1 to 32 bytes in UTF-8, without control characters.
         password: 8 to 63 printable ASCII characters, or a key of 64 hexadecimal digits (IEEE 802.11i).
         country: country code of two letters, for the radio rules. Raspberry Pi OS keeps the radio off without one.
         hidden: whether the network hides its name.
@@ -42,10 +46,20 @@ class Wifi(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    ssid: str = Field(min_length=1, max_length=32)
+    ssid: str = Field(min_length=1)
     password: str | None = Field(None, min_length=8, max_length=64, pattern=r"^([ -~]{0,63}|[0-9a-fA-F]{64})$")
     country: str = Field(pattern=r"^[A-Za-z]{2}$")
     hidden: bool = False
+
+    @field_validator("ssid")
+    @classmethod
+    def _check_ssid(cls, value: str) -> str:
+        size = len(value.encode())
+        if size > _LONGEST_SSID:
+            raise ValueError(f"has {size} bytes in UTF-8; a network's name has at most {_LONGEST_SSID}")
+        if any(category(char) == "Cc" for char in value):
+            raise ValueError("has a control character; remove it")
+        return value
 
 
 @dataclass(frozen=True)

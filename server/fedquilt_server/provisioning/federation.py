@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from fedquilt_common.errors import FederationError
 from fedquilt_common.experiment.agent_config import AgentConfig
+from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import write_durably
 from fedquilt_common.files.locking import LOCK, lock_folder
 from fedquilt_common.files.yaml_text import dump_yaml
@@ -213,7 +214,8 @@ class Federation:
         path, text = self.wifi_file(board), dump_yaml(wifi.model_dump(exclude_defaults=True))
         if path.exists() and path.read_text(encoding="utf-8") == text:
             return False
-        write_private(path, text)
+        with report_disk_errors(self.folder):
+            write_private(path, text)
         return True
 
     def revoke(self, name: str) -> str:
@@ -290,9 +292,13 @@ class Federation:
 
     @contextlib.contextmanager
     def _locked_record(self) -> Iterator[FederationRecord]:
-        """Yield the record under a lock, so that only one command changes it at a time."""
+        """Yield the record under a lock, so that only one command changes it at a time.
+
+        Raises:
+            RunFolderError: the folder cannot be written.
+        """
         _ = self.record  # raises before the lock creates a missing folder
-        with lock_folder(self.folder):
+        with report_disk_errors(self.folder), lock_folder(self.folder):
             yield self.record
 
     def _write_files(self, record: FederationRecord) -> None:
@@ -342,7 +348,7 @@ def make_federation(folder: Path, name: str, hosts: Sequence[str], port: int = 8
         check_host(host)
     federation, record = Federation(folder), FederationRecord(name=name, hosts=tuple(hosts), port=port, reload=reload)
     _check_vacant(folder)  # before the lock leaves its file there
-    with lock_folder(folder):
+    with report_disk_errors(folder), lock_folder(folder):
         _check_vacant(folder)
         folder.chmod(0o700)
         authority = make_authority(name, _now())

@@ -35,6 +35,8 @@ _USE_ANOTHER_IMAGE: Final = (
 _NO_SEED: Final = (
     f"the image has no user-data in its boot partition, so it may have no cloud-init: {_USE_ANOTHER_IMAGE}"
 )
+_PACKED: Final = frozenset({".xz", ".gz", ".bz2", ".zst", ".lz4", ".lzma", ".zip", ".7z", ".rar"})
+"""Endings of compressed files."""
 _NO_WHEELS: Final = "the card has no wheelhouse: install the software with Ansible (docs/deploy.md)"
 _NO_LOGIN: Final = "It has no SSH key either, so neither you nor Ansible can log in: give --ssh-key"
 ProgressReporter = Callable[[str, int, int], None]
@@ -87,22 +89,56 @@ def flash_image(image: Path, card: Card, out: Path, report: ProgressReporter) ->
     """
     require_stock(image, out.name)
     check_folder(out)
+    if out.suffix.lower() in _PACKED:
+        raise ImageError(
+            f"{out}: the image is written without compression, so its name cannot end with {out.suffix}; use "
+            f"--out {out.with_name(out.name.partition('.')[0])}.img, and compress the file afterwards"
+        )
     if out.exists() and not out.is_file():
         raise ImageError(f"{out} is not a file; use --device to write a card")
     if out.exists() and out.samefile(image):
         raise ImageError(
             f"{out} is the stock image itself: choose another --out to keep the stock image for other boards"
         )
-    fresh = out.with_name(f".{out.name}.new")
-    try:
-        unpack(image, fresh, report)
-        done = fill_boot_partition(fresh, card, report)
-        fresh.replace(out)
-    except ImageError as error:
-        raise ImageError(str(error).replace(str(fresh), str(image))) from None
-    finally:
-        fresh.unlink(missing_ok=True)
+    with _new_file(out) as fresh:
+        try:
+            unpack(image, fresh, report)
+            done = fill_boot_partition(fresh, card, report)
+        except ImageError as error:
+            raise ImageError(str(error).replace(str(fresh), str(image))) from None
     return FlashResult(card.board, str(out), done.files, done.warnings)
+
+
+@contextmanager
+def _new_file(out: Path) -> Iterator[Path]:
+    """Yield the name under which a file is written; it gets the name ``out`` at the end of the block.
+
+    Raises:
+        ImageError: a file cannot be written.
+    """
+    fresh = out.with_name(f".{out.name}.new")
+    with report_write_errors(out):
+        try:
+            yield fresh
+            fresh.replace(out)
+        finally:
+            fresh.unlink(missing_ok=True)
+
+
+@contextmanager
+def report_write_errors(out: Path) -> Iterator[None]:
+    """Run a block that writes the file or the folder ``out``.
+
+    Raises:
+        ImageError: a file cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or out
+        raise ImageError(
+            f"{place} cannot be used: {error.strerror}; check the path, its permissions and the free disk space"
+        ) from None
 
 
 def check_folder(out: Path) -> None:
@@ -266,8 +302,7 @@ def write_archive(card: Card, out: Path, report: ProgressReporter) -> FlashResul
     check_folder(out)
     texts = card.install_files() | card.container_files()
     wheels, digests = card.wheel_files(), dict[str, str]()
-    fresh = out.with_name(f".{out.name}.new")
-    try:
+    with _new_file(out) as fresh:
         create_private(fresh)
         with tarfile.open(fresh, "w:gz" if out.name.endswith(("gz", "tgz")) else "w") as archive:
             for path, text in texts.items():
@@ -279,9 +314,6 @@ def write_archive(card: Card, out: Path, report: ProgressReporter) -> FlashResul
                     _add_file(archive, path, file, source.stat().st_size)
                 digests[path] = digest_file(source, "sha256")
         _verify_archive(fresh, digests)
-        fresh.replace(out)
-    finally:
-        fresh.unlink(missing_ok=True)
     return FlashResult(card.board, str(out), digests, _archive_warnings(card))
 
 
@@ -312,7 +344,8 @@ def unpack(image: Path, out: Path, report: ProgressReporter) -> None:
     """Copy an image, and decompress it if it is compressed.
 
     Raises:
-        ImageError: the image cannot be read, or there is not enough disk space.
+        ImageError: the image is damaged, or there is not enough disk space.
+        OSError: a file cannot be read or written.
     """
     try:
         whole = image.stat().st_size
@@ -321,8 +354,6 @@ def unpack(image: Path, out: Path, report: ProgressReporter) -> None:
             copy(source, target, None, lambda _: report(f"unpacking {image.name}", position(), whole))
     except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise ImageError(f"{image}: is damaged ({error}); download it again") from None
-    except OSError as error:
-        raise ImageError(f"{error}; check the path and the free disk space") from None
 
 
 def _check_room(image: Path, out: Path, size: int) -> None:

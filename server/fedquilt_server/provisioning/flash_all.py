@@ -23,6 +23,7 @@ from fedquilt_server.provisioning.flash import (
     FlashResult,
     ProgressReporter,
     flash_image,
+    report_write_errors,
     require_stock,
     unpack,
     write_archive,
@@ -74,8 +75,9 @@ def flash_all(
     """
     if images := [target.out.name for target in targets if not target.is_archive]:
         require_stock(image, images[0])
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # the images hold keys
-    with lock_folder(folder):
+    if folder.exists() and not folder.is_dir():
+        raise ImageError(f"{folder} is not a folder; with --all, --out names a folder")
+    with report_write_errors(folder), _locked(folder):
         hide_from_git(folder)
         flashed = _read_flashed(folder)
         contents = {target.card.board: content_of(image, target) for target in targets}
@@ -89,6 +91,14 @@ def flash_all(
                 flashed[board] = _entry(target.out, content)
                 write_durably(folder / FLASHED, json.dumps(flashed, indent=2) + "\n")
                 yield target, result
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Create a folder and lock it."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # the images hold keys
+    with lock_folder(folder):
+        yield
 
 
 def _write(stock: Callable[[], Path], image: Path | None, target: CardTarget, report: ProgressReporter) -> FlashResult:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import struct
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +26,7 @@ from fedquilt_server.provisioning.flash import (
     ProgressReporter,
     flash_device,
     flash_image,
+    report_write_errors,
     require_stock,
     write_archive,
 )
@@ -47,6 +50,7 @@ from fedquilt_server.provisioning.withdrawal import check_bundle
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 WHEELHOUSE = Path("dist/wheelhouse-aarch64")
+_KEY_TYPES = ("ssh-", "ecdsa-", "sk-")
 ARCHIVES = (".tar", ".tar.gz", ".tgz")
 JETSON_WHEELHOUSE = Path("dist/wheelhouse-jetson")
 """Used for Jetsons instead of ``WHEELHOUSE`` if it exists: their torch comes from NVIDIA."""
@@ -164,6 +168,7 @@ def _flash_to_device(image: Path, card: Card, path: Path, yes: bool) -> FlashRes
     if not yes and not typer.confirm(f"All data on {device} will be lost. Write the card?", err=True):
         raise ImageError("nothing was written")
     with (
+        report_write_errors(path),
         tempfile.TemporaryDirectory(dir=".") as folder,
         _progress() as report,
     ):  # not in /tmp: it may be in memory, and images are large
@@ -198,11 +203,24 @@ def _find_wheels(folder: Path, without: bool, kind: str) -> Path | None:
 def _read_keys(path: Path | None) -> tuple[str, ...]:
     if path is None:
         return ()
-    lines = [line.strip() for line in read_text(path).splitlines()]
-    keys = tuple(line for line in lines if line and not line.startswith("#"))
-    if not keys or not all(key.startswith(("ssh-", "ecdsa-", "sk-")) for key in keys):
-        raise ExperimentError(f"{path}: is not a public SSH key; use the .pub file")
-    return keys
+    lines = {number: line.strip() for number, line in enumerate(read_text(path).splitlines(), 1)}
+    keys = {number: line for number, line in lines.items() if line and not line.startswith("#")}
+    if not keys:
+        raise ExperimentError(f"{path}: holds no public SSH key; use the .pub file")
+    for number, line in keys.items():
+        if not _is_public_key(line):
+            raise ExperimentError(f"{path}, line {number}: is not a public SSH key; use the .pub file")
+    return tuple(keys.values())
+
+
+def _is_public_key(line: str) -> bool:
+    """Whether a line has the type of a key and then the key in base64, which begins with its type again (RFC 4253)."""
+    kind, _, rest = line.partition(" ")
+    try:
+        blob = base64.b64decode(rest.partition(" ")[0], validate=True)
+    except ValueError:
+        return False
+    return kind.startswith(_KEY_TYPES) and blob.startswith(struct.pack(">I", len(kind)) + kind.encode())
 
 
 @contextmanager

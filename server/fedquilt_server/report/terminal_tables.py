@@ -11,6 +11,7 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from fedquilt_common.terminal_text import printable
 from fedquilt_server.library.comparison import Comparison
 from fedquilt_server.library.quantities import last_value, pick_score
 from fedquilt_server.library.recorded_run import RecordedRun, RecordedStatus, total_cost
@@ -19,7 +20,6 @@ from fedquilt_server.report.make_report import WrittenReport
 from fedquilt_server.report.run_tables import merge_notes
 from fedquilt_server.report.summary import describe_runs
 from fedquilt_server.report.table import ReportTable, headings, texts
-from fedquilt_server.status.console import printable
 from fedquilt_server.status.units import DASH, duration, traffic
 
 COLOURS: dict[RecordedStatus, str] = {"finished": "green", "failed": "red", "damaged": "red", "interrupted": "yellow",

@@ -10,6 +10,8 @@ from typing import IO, Final, TextIO, cast
 from rich.console import Console
 from rich.table import Table
 
+from fedquilt_common.terminal_text import printable
+
 
 class StandardError(io.TextIOBase):
     """Writes to standard error until its reader is gone: a run continues without its terminal or its pipe.
@@ -57,11 +59,6 @@ ERROR_CONSOLE: Final = Console(file=cast("IO[str]", STANDARD_ERROR))
 def print_message(text: str) -> None:
     """Print one line to standard error, so that a pipe reads only the data on standard output."""
     ERROR_CONSOLE.print(printable(text, "\n\t"), highlight=False, markup=False, soft_wrap=True)
-
-
-def printable(text: str, kept: str = "") -> str:
-    """Replace characters that control a terminal by spaces, except those in ``kept``: agents report texts, too."""
-    return "".join(char if char.isprintable() or char in kept else " " for char in text)
 
 
 def print_whole(table: Table) -> None:

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from rich.text import Text
 
 from fedquilt_common.learning_tasks.metrics import Metric
-from fedquilt_server.status.console import printable
+from fedquilt_common.terminal_text import printable
 from fedquilt_server.status.problems import worst_problem
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.scores import (

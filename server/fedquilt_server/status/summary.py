@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedquilt_common.learning_tasks.metrics import Metric
-from fedquilt_server.status.console import printable
+from fedquilt_common.terminal_text import printable
 from fedquilt_server.status.privacy_text import describe_central, describe_declined, describe_privacy
 from fedquilt_server.status.results import Result, RoundResult
 from fedquilt_server.status.run_lines import show_loss, show_score

@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedquilt_common.terminal_text import printable
 from fedquilt_server.runs.begun_mark import read_mark
 from fedquilt_server.status.console import ERROR_CONSOLE
 from fedquilt_server.status.snapshot import Snapshot
@@ -102,7 +103,7 @@ class SweepProgress:
 
     def _print(self, text: str) -> None:
         if self._enabled:
-            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self._console.print(printable(text, "\n\t"), highlight=False, markup=False, soft_wrap=True)
 
     def _finish_words(self, index: int) -> str:
         seconds = time.monotonic() - self._started[index]

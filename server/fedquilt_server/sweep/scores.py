@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.learning_tasks.metrics import LOCAL_METRICS, MAIN_METRICS, SECOND_METRICS
@@ -83,14 +84,16 @@ def make_table(manifest: SweepManifest, cases: Sequence[SweepCase]) -> Table:
     """Return the table of the cases: what varies besides the seed, the finished runs, and the final scores."""
     axes = list(dict.fromkeys(axis for case in cases for axis in case.runs[0].case))
     scores = [name for name in MAIN_SCORES if any(case.values(name) for case in cases)]
-    table = Table(title=manifest.name, box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
+    table = Table(title=Text(manifest.name), box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     for axis in axes:
         table.add_column(axis, overflow="fold")
     for name in ("runs", *(score.replace("_", " ") for score in scores)):
         table.add_column(name, justify="right")
     for case in cases:
         settings = [value_text(case.runs[0].settings[axis]) for axis in axes]
-        table.add_row(*settings, _describe_count(case), *(describe_values(case.values(name)) for name in scores))
+        table.add_row(
+            *map(Text, settings), _describe_count(case), *(describe_values(case.values(name)) for name in scores)
+        )
     return table
 
 

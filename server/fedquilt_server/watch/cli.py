@@ -13,11 +13,12 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
+from fedquilt_common.broker_options import check_federation
 from fedquilt_common.errors import ExperimentError, RunFailedError
 from fedquilt_common.process.signals import StopSignal
+from fedquilt_common.terminal_text import printable
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, parse_broker_url
 from fedquilt_server.library.page_reader import PageReader
-from fedquilt_server.status.console import printable
 from fedquilt_server.status.snapshot import ENDED, Snapshot
 from fedquilt_server.status.terminal import describe_round
 from fedquilt_server.watch.folder_source import folder_states
@@ -46,7 +47,9 @@ def watch(
         str, typer.Argument(help="Address of a status page, or a run folder.", show_default=PAGE_URL)
     ] = "",
     broker: Annotated[str, typer.Option(help="Watch the control messages of this broker instead of a page.")] = "",
-    federation: Annotated[str, typer.Option(help="With --broker: name space at the broker.")] = "default",
+    federation: Annotated[
+        str, typer.Option(help="With --broker: name space at the broker.", callback=check_federation)
+    ] = "default",
     ca: Annotated[str, typer.Option(help="With --broker: CA certificates (PEM) to verify the broker with.")] = "",
     cert: Annotated[str, typer.Option(help="With --broker: certificate (PEM) of the identity `watch`.")] = "",
     key: Annotated[str, typer.Option(help="With --broker: key of the certificate (PEM).")] = "",

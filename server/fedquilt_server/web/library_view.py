@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from fedquilt_common.terminal_text import printable
 from fedquilt_server.library.scales import score_text
-from fedquilt_server.status.console import printable
 from fedquilt_server.web.fragments import create_environment
 from fedquilt_server.web.run_comparison import MOST_COMPARED, RunsSideBySide
 from fedquilt_server.web.run_table import COLUMNS, NUMBERS, SHOWN, STATUSES, RunPage

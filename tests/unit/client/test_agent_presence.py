@@ -15,6 +15,7 @@ from fedquilt_client.agent import Agent
 from fedquilt_client.settings import AgentSettings
 from fedquilt_common.wire.broker_url import BrokerAddress
 from fedquilt_common.wire.messages import AgentPresence, CoordinatorPresence
+from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Deliver, PublicationRefused, Transport, Will
 
 if TYPE_CHECKING:
@@ -100,16 +101,24 @@ def test_telemetry_follows_a_run_at_once(
         wait_for(lambda: peer.messages("telemetry")[1:], "telemetry")
 
 
-def test_an_agent_whose_presence_the_broker_refuses_stays(tmp_path: Path) -> None:
+def test_an_agent_whose_presence_the_broker_refuses_stays_and_says_once_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The broker may use an ACL that does not name the agent yet."""
+    topic = Topics("default").presence("board")
 
     def make_transport(deliver: Deliver, will: Will) -> Transport:
-        deliver(PublicationRefused("presence", "Not authorized", BrokerAddress("localhost", 1883)))
+        for name in (topic, topic, topic.replace("presence", "telemetry")):
+            deliver(PublicationRefused(name, "Not authorized", BrokerAddress("localhost", 1883, username="desk")))
         return cast("Transport", MemoryTransport(broker, "board", deliver, will=will))
 
-    broker, steps = MemoryBroker(), iter([False, False, True])
+    broker, steps = MemoryBroker(), iter([False, False, False, False, True])
     Agent(AgentSettings("board", (0,), tmp_path), make_transport).execute(lambda: next(steps))
     assert broker.retained
+    (message,) = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
+    assert message.startswith(f"mqtt://localhost:1883 refused the agent's presence on {topic}: Not authorized. ")
+    assert "The agent connects as the user 'desk'. Check --id (it is board" in message
+    assert "--federation (it is default)" in message
 
 
 def test_a_restart_of_an_agent_is_no_other_agent(

@@ -223,5 +223,26 @@ def test_a_sensor_without_figures(quick: None, wait_for: Wait) -> None:
     meter.stop()
 
 
+def test_a_sensor_that_raises_has_no_figure_until_it_reads_again(
+    steady: tuple[EnergyMeter, Steady], wait_for: Wait, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A foreign package may raise anything."""
+    meter, sensor = steady
+    meter.begin(1)
+    wait_for(lambda: meter.reading.watts == 5.0)
+    read, tries = sensor.read, list[None]()
+
+    def fail() -> PowerReading:
+        tries.append(None)
+        raise KeyError("rail 3")
+
+    sensor.read = fail  # type: ignore[method-assign]
+    wait_for(lambda: len(tries) > 3 and meter.reading.watts is None)
+    sensor.read = read  # type: ignore[method-assign]
+    wait_for(lambda: meter.reading.watts == 5.0)
+    (warning,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert warning == "a steady sensor cannot be read: KeyError: 'rail 3'. Its power is unknown until it can"
+
+
 def test_a_meter_that_never_started_can_stop() -> None:
     EnergyMeter(lambda _: Steady()).stop()

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedquilt_client.owner_lists import add_texts, make_table, print_table
 from fedquilt_client.records import StoredReply
 from fedquilt_client.store import AgentStore
 from fedquilt_common.cli import run
@@ -50,6 +51,13 @@ def test_list(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "second-run" in table
     assert "fc2.weight, fc2.bias" in table.replace("fc2.bias, fc2.weight", "fc2.weight, fc2.bias")
     assert "first-run" not in table
+
+
+def test_names_that_a_coordinator_chose_are_literal(capsys: pytest.CaptureFixture[str]) -> None:
+    table = make_table(("run",), ())
+    add_texts(table, "[/x]\x1b[2J[red]r")
+    print_table(table)
+    assert "[/x] [2J[red]r" in capsys.readouterr().out
 
 
 def test_export(state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,6 +85,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("simulate", "small.yaml", "--linger", "-5"), 2, "--linger"),
         (("simulate", "small.yaml", "--linger", "inf"), 2, "inf is not a finite number of seconds"),
         (("coordinator", "small.yaml", "--broker", "mqtt://h", "--linger", "nan"), 2, "--linger"),
+        (
+            ("coordinator", "small.yaml", "--broker", "mqtt://h", "--federation", "a b"),
+            4,
+            "fedquilt: --federation: federation 'a b' cannot be used in a topic",
+        ),
         (("coordinator", "small.yaml", "--broker", "mqtt://h", "--patience", "inf"), 2, "inf is not a finite number"),
         (("replay", "r", "--evaluate", "--what-if", "deadline=3"), 4, "--evaluate --what-if: a prediction trains no"),
         (("replay", "r", "--retrain", "--what-if", "deadline=3"), 4, "--retrain --what-if: a prediction trains no"),

@@ -365,6 +365,7 @@ def test_the_command_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None
     assert "Check that the broker runs" in out
     assert cli.run(["doctor", "--broker", "127.0.0.1:1", "--ca", "x"]) == 4
     assert cli.run(["doctor", "--config", "nothing.yaml"]) == 4
+    assert cli.run(["doctor", "--broker", "127.0.0.1:1", "--federation", "a b/c"]) == 4
 
 
 def test_no_torch_is_loaded_to_look_for_a_broker() -> None:

@@ -375,3 +375,10 @@ def test_fingerprint_sees_nothing_else() -> None:
                                      "since": {"3": (1, 0), "4": (5, 0)}})  # fmt: skip
     turned = TASK.model_copy(update={"clients": [9], "scalars": dict(reversed(TASK.scalars.items()))})
     assert later.fingerprint(turned, 3) == GOLDEN["fingerprint"]
+
+
+def test_the_error_of_a_message_controls_no_terminal() -> None:
+    payload = Telemetry(agent="a", boot=1).encode().replace(b'"training":{}', b'"training":{"\\u001b[2J\\n":"x"}')
+    with pytest.raises(PayloadError, match=r"training. \[2J ") as raised:
+        parse_telemetry(payload, "t")
+    assert str(raised.value).isprintable()

@@ -169,6 +169,18 @@ def test_a_broker_that_does_not_answer_is_reported(federation: Federation, capsy
         assert f"no MQTT broker answers at {url}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("content", [None, ""])
+def test_a_key_that_is_missing_is_written_again_by_renew(
+    content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = make_federation(tmp_path / "f", "lab", ["localhost"]).folder / "watch" / "tls.key"
+    key.unlink()
+    if content is not None:
+        key.write_text(content)
+    assert cli.run(["boards", "--once", "--folder", str(tmp_path / "f")]) == 8
+    assert f"{key} is missing or empty: `fedquilt federation renew` writes it" in capsys.readouterr().err
+
+
 def test_an_invalid_message_changes_nothing(federation: Federation) -> None:
     with watching(federation, "--json") as lines, board(federation, "kitchen") as kitchen:
         next(line for line in map(json.loads, lines) if line["state"] == "joined")

@@ -212,7 +212,7 @@ def test_a_federation_without_the_identity_is_told_how_to_get_it(
     federation = make_federation(tmp_path / "f", "lab", ["localhost"])
     (federation.folder / "homeassistant" / "tls.crt").unlink()
     assert cli.run(["homeassistant", "--folder", str(federation.folder)]) == 8
-    assert "has no certificate: `fedquilt federation renew`" in capsys.readouterr().err
+    assert "tls.crt is missing or empty: `fedquilt federation renew`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from fedquilt_server.fleet.health import BoardHealth
-from fedquilt_server.fleet.watch_table import COLUMNS, health_table
+from fedquilt_server.fleet.watch_table import COLUMNS, describe_change, health_table
 
 GIB = 1 << 30
 KITCHEN = BoardHealth(
@@ -100,3 +100,15 @@ def test_boards_that_do_not_fit_are_counted() -> None:
     assert sum(line.startswith("│ board-") for line in show(fine, 80)) == 37
     assert "37 of 37 boards are connected" in show(fine, 80, 60)[-1]
     assert "more" not in show(fine, 80, 42)[-1]
+
+
+def test_what_a_board_reports_is_literal_and_controls_no_terminal() -> None:
+    version = "[/x]\x1b]0;X\x07\nb: joined"
+    board = BoardHealth("a", state="joined", version=version, training={"\x1b[2J[red]": 0.5})
+    shown = "[/x] ]0;X b: joined"
+    lines = show([board], None)
+    assert cell_text(lines, "a", "version") == shown
+    assert cell_text(lines, "a", "training") == "[2J[red]: 50 %"
+    assert "\x1b" not in "".join(lines)
+    assert " ".join(describe_change(None, board).split()) == f"a: joined, fedquilt {shown}"
+    assert "\n" not in describe_change(None, board)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
 from datetime import datetime, timedelta, timezone
@@ -44,6 +45,20 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     capsys.readouterr()
     assert cli.run(["boards"]) == 0
     assert "NVIDIA Jetson Nano" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["provision", "x", "--kind", "pi4"], ["revoke", "pi"], ["federation", "renew"]])
+def test_a_folder_that_cannot_be_written(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_federation(tmp_path / "f", "lab", ["localhost"]).provision("pi", "pi4")
+
+    def refuse(path: Path, *_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr("fedquilt_server.provisioning.federation.write_durably", refuse)
+    assert cli.run([*words, "--folder", str(tmp_path / "f")]) == 6
+    assert "make it writable" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("days", "state"), [(29, "ends soon"), (31, "good")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import lzma
@@ -9,6 +10,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import yaml
 from tests.support.cards import BOOT, SECTOR, WHY_NOT, stock, system
 
 from fedquilt_common import cli
-from fedquilt_common.errors import FederationError, ImageError
+from fedquilt_common.errors import ExperimentError, FederationError, ImageError
 from fedquilt_common.experiment.agent_config import AgentConfig
 from fedquilt_server.provisioning import flash
 from fedquilt_server.provisioning.card import Card, Wifi, read_wheels
@@ -25,12 +27,13 @@ from fedquilt_server.provisioning.devices import Device
 from fedquilt_server.provisioning.fat import FatPartition
 from fedquilt_server.provisioning.federation import Federation, make_federation
 from fedquilt_server.provisioning.flash import FlashResult, flash_device, flash_image, write_archive
+from fedquilt_server.provisioning.flash_cli import _read_keys
 from fedquilt_server.provisioning.image_system import ImageSystem
 from fedquilt_server.provisioning.partitions import boot_partition
 
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 OLD = ImageSystem("22.4.2-1", (3, 11), netplan=True, reads_network_config=False)
-KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIP me@desk"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@desk"
 
 
 def silent(_what: str, _done: int, _total: int) -> None:
@@ -170,6 +173,9 @@ def test_images_that_cannot_be_used(made: Federation, wheels: Path, tmp_path: Pa
         with pytest.raises(ImageError, match=words):
             flash_image(tmp_path / name, mine, tmp_path / "out.img", silent)
         assert not list(tmp_path.glob("*out.img*"))
+    for suffix in ("xz", "gz", "zip", "zst", "XZ"):
+        with pytest.raises(ImageError, match=rf"out.img.{suffix}: .*without compression.*out.img"):
+            flash_image(whole, card(made), tmp_path / f"out.img.{suffix}", silent)
     with pytest.raises(ImageError, match="is not a file"):
         flash_image(whole, card(made), Path("/dev/null"), silent)
     with pytest.raises(ImageError, match="stock image itself"):
@@ -316,6 +322,36 @@ def test_the_command_refuses_bad_options(words: list[str], tmp_path: Path, capsy
     ):  # fmt: skip
         assert cli.run(more) == code, more
         assert not (tmp_path / "a.img").exists()
+
+
+@pytest.mark.parametrize(
+    "line", ["ssh-ed25519", "ssh-ed25519 ???? me", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIP me", "ssh-rsa " + KEY[12:]]
+)
+def test_a_line_that_is_no_public_key(line: str, tmp_path: Path) -> None:
+    (tmp_path / "key.pub").write_text(f"{KEY}\n{line}\n")
+    with pytest.raises(ExperimentError, match=r"key.pub, line 2: is not a public SSH key; use the .pub file"):
+        _read_keys(tmp_path / "key.pub")
+
+
+def test_what_a_killed_command_leaves_is_ignored_by_git() -> None:
+    """It holds a board's key."""
+    patterns = (Path(__file__).parents[4] / ".gitignore").read_text().splitlines()
+    for name in (".kitchen.img.new", ".nano.tar.gz.new", ".stock.img", "nano.tar", "nano.tgz"):
+        assert any(fnmatch(name, pattern) for pattern in patterns), name
+
+
+@pytest.mark.parametrize("out", ["pi.img", "pi.tar"])
+def test_an_image_that_cannot_be_written_names_its_file(
+    out: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(path: Path) -> Path:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr("fedquilt_server.provisioning.flash.create_private", refuse)
+    image = [] if out == "pi.tar" else words[1:2]
+    assert cli.run(["flash", *image, *words[2:], "--out", out]) == 9
+    assert f".{out}.new" in (error := capsys.readouterr().err)
+    assert "Read-only file system" in error
 
 
 def test_a_card_is_not_written_without_asking(

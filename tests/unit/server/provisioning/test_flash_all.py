@@ -155,6 +155,15 @@ def test_git_ignores_the_folder_unless_the_owner_decides(
     assert ignored.read_text() == "*.img\n"
 
 
+def test_a_file_in_the_place_of_the_folder(
+    packed: Path, federation: Federation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("cards").write_text("mine")
+    assert cli.run(["flash", str(packed), "--all", "--out", "cards"]) == 9
+    assert "cards is not a folder; with --all, --out names a folder" in capsys.readouterr().err
+    assert Path("cards").read_text() == "mine"
+
+
 def test_an_error_names_the_stock_image(
     federation: Federation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,6 +22,8 @@ from fedquilt_server.provisioning.card import Card, Wifi, read_wifi
         (f"ssid: x\npassword: {'g' * 64}\n", "password: must be 8 to 63 printable"),
         ("ssid: x\npassword: \"long\\nenough\"\n", "password: must be 8 to 63 printable"),
         ("ssid:\n", "ssid: is empty"), ("ssid: x\n", "country: is missing"),
+        (f"ssid: {'ä' * 17}\ncountry: DE\n", "ssid: has 34 bytes in UTF-8"),
+        ('ssid: "a\\e]0;X"\ncountry: DE\n', "ssid: has a control character"),
         ("ssid: x\ncountry: DEU\n", "country: must be two letters, such as DE"),
     ],
 )  # fmt: skip

@@ -140,7 +140,11 @@ def test_once_without_a_page() -> None:
     [
         (["http://page", "--broker", "mqtt://localhost"], 4, "give a page or folder, or a broker, not both"),
         (["tests", "--once"], 6, "tests holds no result.json, so there is no run to watch; name a run folder"),
-        (["--broker", "mqtt://localhost", "--federation", "a/b"], 1, "federation 'a/b' cannot be used in a topic"),
+        (
+            ["--broker", "mqtt://localhost", "--federation", "a/b"],
+            4,
+            "--federation: federation 'a/b' cannot be used",
+        ),
     ],
 )
 def test_what_cannot_be_watched(options: list[str], code: int, words: str) -> None:
