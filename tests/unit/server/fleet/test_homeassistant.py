@@ -221,7 +221,7 @@ def test_a_federation_without_the_identity_is_told_how_to_get_it(
         (["--folder", "nowhere"], 8, "nowhere holds no federation: create one with `fedquilt federation init`"),
         (["--to", "http://x"], 4, "broker address 'http://x' is not valid"),
         (["--to", "mqtt://x", "--ca", "ca.crt"], 4, "need an mqtts:// address"),
-        (["--to", "mqtts://x", "--ca", "nothere"], 4, "No such file or directory: 'nothere'"),
+        (["--to", "mqtts://x", "--ca", "nothere"], 4, "nothere: No such file or directory"),
     ],
 )
 def test_options_that_cannot_be_used(
