@@ -293,7 +293,7 @@ class ActiveRun:
             done: the round's checkpoint.
             written: its state.
             scores: empty if the round is not evaluated; None if ``add_scores`` follows.
-            energy: the row's ``joules`` and ``joules_estimated``.
+            energy: the row's ``joules``, ``joules_estimated`` and ``joules_measured``.
         """
         traffic, now = self.traffic.read(), clock.now()
         row = round_result(done, self.watch, now, traffic, written.travelling.size, scores)
@@ -304,7 +304,8 @@ class ActiveRun:
         self.budget.take(row)
         if self.budget.reason:
             self.machine.policy = self.machine.policy.end_after(done.round)
-            row = row if scores else _add_scores(row, evaluate(self.machine.evaluation_of(written.state, done.round)))
+            if scores is None or (not scores and self.workbench.coordinator_evaluates):
+                row = _add_scores(row, evaluate(self.machine.evaluation_of(written.state, done.round)))
         self._evaluation_seconds = row.evaluate_seconds or self._evaluation_seconds
         stored = StoredCheckpoint(
             done.round, seq, written.model.digest, written.extra, now, done.snapshot, row, traffic
