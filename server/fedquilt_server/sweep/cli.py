@@ -117,8 +117,8 @@ def _leave(plan: SweepPlan, manifest: SweepManifest, stop: StopSignal) -> None:
     if open_:
         lines = [f"  {run.label}: {shorten(run.reason)} (folder {plan.folder / run.folder})" for run in open_]
         raise RunFailedError(
-            f"{len(open_)} of {len(manifest.runs)} runs failed. Repair the cause and run the same command again, which "
-            "retries only these:\n" + "\n".join(lines)
+            f"{len(open_)} of {len(manifest.runs)} runs are not finished. Repair what failed and run the same command "
+            "again, which continues only these:\n" + "\n".join(lines)
         )
     print_message(f"{len(manifest.runs)} runs. The folder is {plan.folder}")
 

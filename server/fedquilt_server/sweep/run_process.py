@@ -25,11 +25,12 @@ from fedquilt_server.simulate.supervisor import describe_exit
 from fedquilt_server.status.run_file_names import EXPERIMENT, LOGS
 from fedquilt_server.status.snapshot import Snapshot
 from fedquilt_server.sweep.manifest import SweptStatus
-from fedquilt_server.sweep.plan import PlannedRun
+from fedquilt_server.sweep.plan import PlannedRun, is_finished
 
 STOP_SECONDS: Final = 20.0
 """How long a run may take to stop: its broker, coordinator and agents may take 5 s each."""
 _LONGEST_TAIL: Final = 16 * 1024
+_STOPPED_EARLY: Final = "the run was stopped before its end; run the same command again to resume"
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,8 @@ class RunProcess:
     def _end(self, code: int) -> RunEnd:
         self._poll.close()
         if code == 0:
-            return RunEnd("finished", "", code)
+            done = is_finished(self.run.folder)  # a run that a person stops on its page ends with 0, too
+            return RunEnd("finished", "", code) if done else RunEnd("stopped", _STOPPED_EARLY, code)
         status: SweptStatus = "stopped" if code in STOPPED_CODES else "failed"
         return RunEnd(status, self._message(code), code)
 
