@@ -17,11 +17,11 @@ from fedquilt_common.error_messages import last_error
 from fedquilt_common.experiment.experiment import dump_experiment
 from fedquilt_common.files.durable import write_atomically
 from fedquilt_common.process.child import die_with_parent
+from fedquilt_common.process.exits import describe_exit
 from fedquilt_common.process.signals import STOPPED_CODES
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress
 from fedquilt_server.simulate.mosquitto import free_port
 from fedquilt_server.simulate.status_poll import StatusPoll
-from fedquilt_server.simulate.supervisor import describe_exit
 from fedquilt_server.status.run_file_names import EXPERIMENT, LOGS
 from fedquilt_server.status.snapshot import Snapshot
 from fedquilt_server.sweep.manifest import SweptStatus

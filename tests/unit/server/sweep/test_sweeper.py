@@ -94,7 +94,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
         ("finished", "", 0),
         ("failed", "the loss became nan\nand more", 7),
         ("failed", "the command ended with exit code 1. ValueError: oh", 1),
-        ("failed", "the command was killed by SIGKILL (Killed)", -9),
+        ("failed", "the command was killed by SIGKILL (out of memory?)", -9),
         ("finished", "", 0),
     ]
     assert ends(run_sweep(made, Program(text=FAILING), 2, quiet())) == expected
