@@ -105,7 +105,7 @@ class Telemetry(WireMessage):
     Attributes:
         agent: the agent's name.
         boot: of its presence.
-        memory_used: bytes in use on the board, or in its control group if that has a limit.
+        memory_used: bytes in use on the board, or in the agent's control group with the least limit.
         memory_own: bytes that the agent and its training processes hold; a page that several share counts once.
         load: processes that run or wait for a processor, as an average over one minute.
         temperature: of the hottest sensor, in degrees Celsius.
