@@ -161,7 +161,12 @@ class TorchLearner:
     ) -> TrainingResult:
         """Train one phase with ``train_in_turn``; shapes, result and errors are those of ``Learner.train``."""
         phase = TrainingPhase(data, loss, only, penalty, public=public, batch_loss=batch_loss)
-        return self.train_in_turn(arrays, [phase], [0] * (epochs or self.epochs), seed=seed, part=part)
+        epochs = self.epochs if epochs is None else epochs
+        if epochs < 1:
+            raise ExperimentError(
+                f"epochs = {epochs}: an algorithm must train for 1 epoch or more; with 0, it must not call `train`"
+            )
+        return self.train_in_turn(arrays, [phase], [0] * epochs, seed=seed, part=part)
 
     @keep_kernels()
     def train_in_turn(
