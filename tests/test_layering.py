@@ -137,6 +137,7 @@ COMMON = {
     "errors": "",
     "error_messages": "",
     "plurals": "",
+    "wide_tables": "",
     "seeds": "",
     "stored_samples": "",
     "types": "stored_samples",

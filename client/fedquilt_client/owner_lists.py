@@ -8,7 +8,6 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from fedquilt_common.error_messages import print_error
@@ -28,13 +27,6 @@ def make_table(names: Iterable[str], numbers: Collection[str]) -> Table:
     for name in names:
         table.add_column(name, justify="right" if name in numbers else "left", no_wrap=True)
     return table
-
-
-def print_table(table: Table) -> None:
-    """Print a table. A narrow terminal wraps the lines of a wider table and loses nothing, unlike rich's columns."""
-    console = Console()
-    console.width = max(console.width, Console(width=1000).measure(table).maximum)
-    console.print(table)
 
 
 def print_json(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -178,10 +178,6 @@ class Learner(Protocol):
     def optimiser(self) -> OptimiserName:
         """Name of the optimiser, such as ``sgd`` or ``adam-keras``."""
 
-    @property
-    def keeps_optimiser(self) -> bool:
-        """Whether optimisers last from round to round, and momentum with them (``training.keep_optimiser``)."""
-
     def init(self, seed: int) -> dict[str, NDArray[Any]]:
         """Return initial parameters and buffers in the model's shapes; the same for the same seed.
 

@@ -125,11 +125,6 @@ class TorchLearner:
         """Name of the optimiser, such as ``sgd`` or ``adam-keras``."""
         return self.training.optimiser
 
-    @property
-    def keeps_optimiser(self) -> bool:
-        """Whether optimisers last from round to round."""
-        return self.training.keep_optimiser
-
     def head(self, layers: int) -> Sequence[str]:
         """Return the names of the arrays of the last ``layers`` linear layers, in the model's order.
 

@@ -99,6 +99,14 @@ class AgentPresence(WireMessage):
     site_relay: bool = False
 
 
+SENSOR: Final = "sensor"
+"""Origin of a figure: a sensor on the board."""
+METER: Final = "meter"
+"""Origin of a figure: a meter of the board's owner."""
+ESTIMATE: Final = "estimate"
+"""Origin of a figure: a model of the board and the load of its processor."""
+
+
 class Telemetry(WireMessage):
     """Topic ``agents/<agent>/telemetry``: a board's sensors, and the progress of its clients.
 
@@ -216,6 +224,14 @@ class FailedMessage(WireMessage):
     exchange: Number
     reason: Text
     declined: bool = False
+
+
+OUT_OF_MEMORY: Final = "out-of-memory"
+"""Kind of the notice that the board trains smaller sub-models from now on."""
+WORKER_RESTARTED: Final = "worker-restarted"
+"""Kind of the notice that a training process died and was started again."""
+MUTED: Final = "muted"
+"""Kind of the notice about a board that floods."""
 
 
 class NoticeMessage(WireMessage):

@@ -340,8 +340,7 @@ class Machine:
         return Send(*exchange.id, exchange.tasks, exchange.deadline, since, exchange.until, exchange.earlier)
 
     def _close_if_complete(self, at: float) -> list[Command]:
-        exchange = self.exchange
-        if exchange is None:
+        if (exchange := self.exchange) is None:
             return []
         exchange.note_time(at)
         if exchange.is_complete(self.policy):

@@ -8,7 +8,6 @@ import sys
 from typing import IO, Final, TextIO, cast
 
 from rich.console import Console
-from rich.table import Table
 
 
 class StandardError(io.TextIOBase):
@@ -62,10 +61,3 @@ def print_message(text: str) -> None:
 def printable(text: str, kept: str = "") -> str:
     """Replace characters that control a terminal by spaces, except those in ``kept``: agents report texts, too."""
     return "".join(char if char.isprintable() or char in kept else " " for char in text)
-
-
-def print_whole(table: Table) -> None:
-    """Print a table to standard output with every digit: a narrow terminal wraps its lines, where rich cuts cells."""
-    console = Console()
-    console.width = max(console.width, Console(width=1000).measure(table).maximum)
-    console.print(table)

@@ -12,8 +12,9 @@ from fedquilt_common.broker_options import BrokerCaOption, BrokerCertOption, Bro
 from fedquilt_common.errors import ExperimentError, RunFailedError
 from fedquilt_common.experiment_file import parse_override
 from fedquilt_common.process.signals import StopSignal
+from fedquilt_common.wide_tables import print_whole
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, parse_broker_url
-from fedquilt_server.status.console import print_message, print_whole
+from fedquilt_server.status.console import print_message
 from fedquilt_server.sweep.manifest import SweepManifest
 from fedquilt_server.sweep.options import (
     SweepBrokerOption,

@@ -18,6 +18,7 @@ from fedquilt_common.experiment.experiment import dump_experiment
 from fedquilt_common.files.durable import write_atomically
 from fedquilt_common.process.child import die_with_parent
 from fedquilt_common.process.exits import describe_exit
+from fedquilt_common.process.python_path import python_path_variable
 from fedquilt_common.process.signals import STOPPED_CODES
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress
 from fedquilt_server.simulate.mosquitto import free_port
@@ -80,12 +81,10 @@ class RunHost:
 
     def environment(self) -> Mapping[str, str]:
         """Return the environment of the command."""
-        inherited = os.environ.get("PYTHONPATH")
-        paths = [*self.python_path, *([inherited] if inherited else [])]
         password = self.boards.address.password if self.boards else ""
         return {
             **os.environ,
-            **({"PYTHONPATH": os.pathsep.join(paths)} if paths else {}),
+            **python_path_variable(self.python_path),
             **({BROKER_PASSWORD: password} if password else {}),
         }
 
