@@ -64,7 +64,7 @@ class JobFinished:
     """A job is done; its drafts are on disk.
 
     Attributes:
-        result: what the training process tells of it.
+        result: what the training process reports.
         seconds: time that the training process has taken; None for its first job of a run, which also loads its data.
     """
 

@@ -1,6 +1,6 @@
 """Slices: which channels of a model a sub-model keeps, and the model's arrays cut to it.
 
-A model's arrays are cut along *channel groups*: the dimensions that must share one index set (design section 1).
+A model's arrays are cut along *channel groups*: the dimensions that must share one index set (docs/slicing.md).
 ``tracing.trace`` finds them. This module does not need torch.
 """
 

@@ -298,8 +298,8 @@ class Workbench(ExperimentTools):
             return
         if reason := pooling_problem(self.algorithm()):
             raise ExperimentError(
-                f"algorithm.name = {self.experiment.algorithm.name}: secure aggregation tells the coordinator only the "
-                f"mean of the replies, but {reason}. Choose another one, or remove secure_aggregation"
+                f"algorithm.name = {self.experiment.algorithm.name}: with secure aggregation, the coordinator receives "
+                f"only the mean of the replies, but {reason}. Choose another one, or remove secure_aggregation"
             )
         check_packages()
 

@@ -101,7 +101,7 @@ class ActiveRun:
         traffic: bytes at the coordinator's socket.
         watch: times of the open round.
         result_files: the result files of the folder.
-        ending: how the run ended; it runs until then.
+        ending: ``RUNNING`` until the run ends, then how it ended.
         history: the run's replies and events.
         divergence: follows the rounds' results.
         budget: what the rounds have spent.
