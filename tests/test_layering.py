@@ -138,6 +138,7 @@ COMMON = {
     "terminal_text": "",
     "error_messages": "terminal_text",
     "plurals": "",
+    "wide_tables": "",
     "seeds": "",
     "stored_samples": "",
     "types": "stored_samples",

@@ -44,7 +44,7 @@ def describe_failure(number: int, error: Exception, *, private: bool = False) ->
         return FailedLine(number=number, reason=_text(error), cause="declined")
     if private and not isinstance(error, _TELL_NOTHING):
         traceback.print_exception(error)
-        reason = f"{type(error).__name__}: the log of the board's agent says more"
+        reason = f"{type(error).__name__}: see the log of the board's agent"
         return FailedLine(number=number, reason=reason)
     if isinstance(error, FedquiltError):
         return FailedLine(number=number, reason=_text(error))

@@ -11,13 +11,12 @@ from typing import Final
 
 import psutil
 
+from fedquilt_client.control_groups import ROOT, tightest_group
 from fedquilt_common.doctor.pi_firmware import read_throttled
 from fedquilt_common.process.cores import available_cores
 from fedquilt_common.process.process_memory import resident_bytes
 from fedquilt_common.wire.messages import ProfileMessage
 
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-_CGROUP_USAGE = ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes")
 _MODEL = Path("/proc/device-tree/model")
 COLDEST: Final = -100.0
 HOTTEST: Final = 200.0
@@ -29,7 +28,7 @@ class Vitals:
     """One reading of the board's sensors; None where the board has no such sensor.
 
     Attributes:
-        memory_used: bytes in use on the board, or in its control group if that has a limit.
+        memory_used: bytes in use on the board, or in the agent's control group with the least limit.
         memory_own: bytes that the agent and its training processes hold.
         load: processes that run or wait for a processor, as an average over one minute.
         temperature: of the hottest sensor, in degrees Celsius.
@@ -46,35 +45,38 @@ class Vitals:
 NO_VITALS = Vitals()
 
 
-def board_profile(kind: str, memory: int | None, *, private: bool = False) -> ProfileMessage:
+def board_profile(kind: str, memory: int | None, *, private: bool = False, root: Path = ROOT) -> ProfileMessage:
     """Return the profile that the agent reports for this board.
 
     Args:
         kind: the kind of board, as its owner names it.
         memory: the owner's limit in bytes; None: no limit. The profile has the least of this limit, the limit of the
-            control group and the board's memory.
+            agent's control groups and the board's memory.
         private: report the kind only.
+        root: root of the file system from which control groups are read.
     """
     if private:
         return ProfileMessage(kind=kind)
+    tightest = tightest_group(root)
     return ProfileMessage(
         kind=kind,
         cores=available_cores(),
-        memory=min(filter(None, (memory, _first_number(_CGROUP_LIMITS), psutil.virtual_memory().total))),
+        memory=min(filter(None, (memory, tightest[0] if tightest else None, psutil.virtual_memory().total))),
         gpu="nvidia" if Path("/dev/nvhost-gpu").exists() or Path("/dev/nvidia0").exists() else "",
         machine=_machine(),
     )
 
 
-def read_vitals(workers: Iterable[int] = ()) -> Vitals:
+def read_vitals(workers: Iterable[int] = (), root: Path = ROOT) -> Vitals:
     """Read the board's sensors.
 
     Args:
         workers: process ids of the training processes.
+        root: as in ``board_profile``.
     """
     total = psutil.virtual_memory()
-    limit = _first_number(_CGROUP_LIMITS)
-    used = _first_number(_CGROUP_USAGE) if limit and limit < total.total else None
+    tightest = tightest_group(root)
+    used = tightest[1].usage if tightest and tightest[0] < total.total else None
     own = resident_bytes((os.getpid(), *workers))
     return Vitals(used or total.total - total.available, own, _load(), _temperature(), read_throttled())
 
@@ -91,15 +93,6 @@ def _machine() -> str:
         return _MODEL.read_text().strip("\0\n")
     except OSError:
         return platform.machine()
-
-
-def _first_number(paths: tuple[str, ...]) -> int | None:
-    for name in paths:
-        try:
-            return int(Path(name).read_text())
-        except (OSError, ValueError):  # absent, or "max": no limit
-            continue
-    return None
 
 
 def _temperature() -> float | None:

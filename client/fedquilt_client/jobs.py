@@ -18,14 +18,7 @@ from fedquilt_client.relay import make_uploads
 from fedquilt_client.sample_supply import SampleSupply
 from fedquilt_client.settings import AgentSettings
 from fedquilt_client.store import AgentStore
-from fedquilt_client.tasks import (
-    OpenTask,
-    TaskId,
-    make_job,
-    open_tasks,
-    read_experiment,
-    task_id,
-)
+from fedquilt_client.tasks import OpenTask, TaskId, make_job, open_tasks, read_experiment, task_id
 from fedquilt_client.worker_pool import (
     JobEvent,
     JobFailed,
@@ -39,7 +32,14 @@ from fedquilt_client.worker_pool import (
 )
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.training_jobs import Job
-from fedquilt_common.wire.messages import MissingMessage, ReceiptMessage, RunMessage, StopMessage
+from fedquilt_common.wire.messages import (
+    OUT_OF_MEMORY,
+    WORKER_RESTARTED,
+    MissingMessage,
+    ReceiptMessage,
+    RunMessage,
+    StopMessage,
+)
 from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Address, Topics
 from fedquilt_common.wire.transport import MqttMessage, Transport
@@ -287,10 +287,10 @@ class Jobs:
                 self._finish(run, event)
             case JobOutOfMemory(_, need):
                 limit = lower_limit(run.store.limit, need)
-                self._notice(run, reports.OUT_OF_MEMORY, reports.out_of_memory_message(job, need, limit), job)
+                self._notice(run, OUT_OF_MEMORY, reports.out_of_memory_message(job, need, limit), job)
                 self._pool.submit(job)
             case JobRestarted(_, reason):
-                self._notice(run, reports.WORKER_RESTARTED, f"client {job.client}, round {job.round}: {reason}", job)
+                self._notice(run, WORKER_RESTARTED, f"client {job.client}, round {job.round}: {reason}", job)
             case JobInputDamaged(_, path):
                 self._replace_input(run, job, path)
             case JobFailed(_, reason, declined):

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from fedquilt_client.kept_memories import Damaged, KeptMemory, kept_memories
-from fedquilt_client.owner_lists import JsonOption, add_texts, exit_with, make_table, print_json, print_table
+from fedquilt_client.owner_lists import JsonOption, add_texts, exit_with, make_table, print_json
 from fedquilt_client.settings import default_state
 from fedquilt_common.errors import DataUnavailableError, ExperimentError, PayloadError, RunFolderError
 from fedquilt_common.private_memory import algorithm_arrays
 from fedquilt_common.training_jobs import CheckedFile
+from fedquilt_common.wide_tables import print_whole
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -56,7 +57,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
         names = list(row["arrays"])
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         add_texts(table, row["run"], row["algorithm"], str(row["client"]), str(row["round"]), str(row["bytes"]), shown)
-    print_table(table)
+    print_whole(table)
 
 
 @memory_app.command()

@@ -8,7 +8,6 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -35,13 +34,6 @@ def make_table(names: Iterable[str], numbers: Collection[str]) -> Table:
 def add_texts(table: Table, *cells: str) -> None:
     """Add a row of literal texts: a coordinator chose some of them, such as a run's name."""
     table.add_row(*(Text(printable(cell)) for cell in cells))
-
-
-def print_table(table: Table) -> None:
-    """Print a table. A narrow terminal wraps the lines of a wider table and loses nothing, unlike rich's columns."""
-    console = Console()
-    console.width = max(console.width, Console(width=1000).measure(table).maximum)
-    console.print(table)
 
 
 def print_json(rows: Sequence[Mapping[str, Any]]) -> None:

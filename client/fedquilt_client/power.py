@@ -8,12 +8,6 @@ from typing import Final, Protocol
 
 MOST_WATTS: Final = 5000.0
 """A larger reading is an error: no board takes that much."""
-SENSOR: Final = "sensor"
-"""Origin of a figure: a sensor on the board."""
-METER: Final = "meter"
-"""Origin of a figure: a meter of the board's owner."""
-ESTIMATE: Final = "estimate"
-"""Origin of a figure: a model of the board and the load of its processor."""
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedquilt_client.power import ESTIMATE, EnergySample, PowerReading, PowerSample, PowerSensor
+from fedquilt_client.power import EnergySample, PowerReading, PowerSample, PowerSensor
 from fedquilt_client.power_counters import find_rapl
 from fedquilt_client.power_estimate import make_estimate
 from fedquilt_client.power_programs import Stopped, find_jtop, find_pmic
 from fedquilt_client.power_rails import find_hwmon, find_ina3221
+from fedquilt_common.wire.messages import ESTIMATE
 
 
 class SharedSensor:

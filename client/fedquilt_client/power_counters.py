@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fedquilt_client.power import SENSOR, EnergySample, PowerReading, read_number, read_word
+from fedquilt_client.power import EnergySample, PowerReading, read_number, read_word
+from fedquilt_common.wire.messages import SENSOR
 
 log = logging.getLogger(__name__)
 

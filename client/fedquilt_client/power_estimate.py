@@ -17,7 +17,8 @@ from typing import Any, Final
 
 import psutil
 
-from fedquilt_client.power import ESTIMATE, EnergySample, PowerReading, read_word
+from fedquilt_client.power import EnergySample, PowerReading, read_word
+from fedquilt_common.wire.messages import ESTIMATE
 
 
 @dataclass(frozen=True)

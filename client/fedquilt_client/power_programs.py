@@ -18,7 +18,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import IO, Any, Final
 
-from fedquilt_client.power import METER, MOST_WATTS, SENSOR, PowerReading, PowerSample, is_power
+from fedquilt_client.power import MOST_WATTS, PowerReading, PowerSample, is_power
+from fedquilt_common.wire.messages import METER, SENSOR
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fedquilt_client.power import SENSOR, PowerReading, PowerSample, read_number, read_word
+from fedquilt_client.power import PowerReading, PowerSample, read_number, read_word
+from fedquilt_common.wire.messages import SENSOR
 
 MODULE_INPUTS: Final = frozenset({"VDD_IN", "POM_5V_IN", "5V_IN"})
 """Labels of the rail that feeds a whole Jetson module."""

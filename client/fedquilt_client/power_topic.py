@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from fedquilt_client.power import METER, MOST_WATTS, PowerReading, PowerSample, is_power
+from fedquilt_client.power import MOST_WATTS, PowerReading, PowerSample, is_power
 from fedquilt_client.power_programs import ProgramError, parse_watts
+from fedquilt_common.wire.messages import METER
 from fedquilt_common.wire.meter_topic import MeterTopic
 from fedquilt_common.wire.mqtt import MqttTransport
 from fedquilt_common.wire.transport import Connected, Crashed, Disconnected, Incoming, MqttMessage

@@ -10,7 +10,7 @@ import typer
 
 from fedquilt_client.kept_memories import Damaged
 from fedquilt_client.memory_cli import IdOption, StateOption, find_state
-from fedquilt_client.owner_lists import JsonOption, add_texts, exit_with, make_table, print_json, print_table
+from fedquilt_client.owner_lists import JsonOption, add_texts, exit_with, make_table, print_json
 from fedquilt_client.store import LEDGERS
 from fedquilt_common.cli import add_parts
 from fedquilt_common.errors import RunFolderError
@@ -18,6 +18,7 @@ from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.privacy.accountant import epsilon_of
 from fedquilt_common.privacy.ledger import SUFFIX, LedgerEntry, ledger_file, read_ledger
 from fedquilt_common.privacy.samples_spent import relate_ledgers
+from fedquilt_common.wide_tables import print_whole
 
 SHOWN: Final = 12
 """Characters of a digest that a table shows."""
@@ -121,7 +122,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
             str(row["trainings"]), str(row["steps"]), epsilon, f"{row['delta']:g}",
             ", ".join(one[:SHOWN] for one in row["related"] or ()),
         )  # fmt: skip
-    print_table(table)
+    print_whole(table)
     if any(row["related"] for row in rows):
         print("Related samples have some in common: an epsilon counts what the related ones have spent, too.")
 

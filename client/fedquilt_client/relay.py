@@ -24,6 +24,7 @@ from fedquilt_client.uploads import Uploads
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.training_jobs import CheckedFile
+from fedquilt_common.types import ExchangeId
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.messages import ReceiptMessage
 from fedquilt_common.wire.round_messages import RoundMessage
@@ -32,6 +33,8 @@ from fedquilt_common.wire.transport import Transport
 
 log = logging.getLogger(__name__)
 
+CLOCK_SECONDS: Final = 5.0
+"""From this difference between the clocks of the coordinator and of this board on, there is a warning."""
 _POSTPONED: Final = 3
 """Refusals of a sum that are not final, after which its members travel one by one."""
 
@@ -61,7 +64,7 @@ class LeavingTime:
             deadline: Unix time in seconds; None without.
 
         Returns:
-            A time of ``time.monotonic``; 0, which is at once, if the deadline has passed.
+            A time of ``time.monotonic``; infinity without a deadline; 0, which is at once, if it has passed.
         """
         if deadline is None:
             return float("inf")
@@ -162,6 +165,8 @@ class Relay(Uploads):
         self._pools: dict[SumKey, Pool] = {}
         self._keys: dict[TaskId, SumKey] = {}
         self._postponed: dict[str, int] = {}
+        self._exchange: ExchangeId | None = None
+        self._is_clock_reported = False
 
     def offer(self, reply: StoredReply, *, intact: bool = False) -> None:
         """Hold a reply that may travel in a sum, unless it is settled; send any other."""
@@ -205,9 +210,24 @@ class Relay(Uploads):
         self._pools, self._keys, self._postponed = {}, {}, {}
         if run is None or run.round is None:
             return
+        self._check_clock(run.round)
         self._await(run.round, self._clients())
         for group in self._sums.read(run.round.id):
             self._take_up(group)
+
+    def _check_clock(self, message: RoundMessage) -> None:
+        """Warn, once, of a new exchange whose deadline has passed by this board's clock."""
+        is_new = self._exchange not in (None, message.id)  # the first one may have been retained for long
+        self._exchange = message.id
+        late = time.time() - message.deadline if message.deadline is not None else 0.0
+        if is_new and late > CLOCK_SECONDS and not self._is_clock_reported:
+            self._is_clock_reported = True
+            log.warning(
+                "the deadline of the new exchange passed %.0f s ago by this board's clock, so no replies are added up. "
+                "Either the message was delayed, or the clocks of this board and of the coordinator differ: set both "
+                "clocks, such as with NTP",
+                late,
+            )
 
     def expect(self, clients: Iterable[int]) -> None:
         """Wait for clients that have appeared since the manifest, too."""

@@ -15,10 +15,6 @@ from fedquilt_common.wire.messages import FailedMessage, NoticeMessage, Telemetr
 _LONGEST: Final = 500
 _SHOWN: Final = 8
 """Clients that a warning lists."""
-OUT_OF_MEMORY: Final = "out-of-memory"
-"""Kind of the notice that the board trains smaller sub-models from now on."""
-WORKER_RESTARTED: Final = "worker-restarted"
-"""Kind of the notice that a training process died and was started again."""
 MOST_NOTICES: Final = 5
 """Notices that an agent publishes within ``NOTICE_SECONDS``."""
 NOTICE_SECONDS: Final = 60.0

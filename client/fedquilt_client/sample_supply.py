@@ -145,5 +145,5 @@ def _fetch_file(file: DataFile, path: Path) -> str:
         return f"its samples cannot be downloaded; the board tries again with the next exchange. {error}"
     except Exception as error:  # a thread that ends silently would leave the client waiting for ever
         log.exception("the download of %s failed", file.url)
-        return f"its samples cannot be downloaded: {error!r}. The agent's log says more; please report it"
+        return f"its samples cannot be downloaded: {error!r}. See the log of the board's agent, and please report it"
     return ""

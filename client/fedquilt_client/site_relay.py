@@ -26,6 +26,7 @@ from fedquilt_common.wire.chunks import LARGEST_CHUNK, ChunkHeader
 from fedquilt_common.wire.message_base import MAX_CLIENTS
 from fedquilt_common.wire.messages import (
     IDLE_TELEMETRY_SECONDS,
+    MUTED,
     AgentPresence,
     FailedMessage,
     MissingMessage,
@@ -44,8 +45,6 @@ log = logging.getLogger(__name__)
 
 KIND: Final = "relay"
 """What the relay reports as its kind of board."""
-MUTED: Final = "muted"
-"""Kind of the notice about a board that floods."""
 MOST_EARLY: Final = 10_000
 """Replies that are asked for again because they arrived before the run."""
 

@@ -54,7 +54,9 @@ def divide_members(group: SumGroup, receipt: ReceiptMessage) -> tuple[set[int], 
         return members, set()
     if receipt.outcome == "rejected":  # those that it names travel alone, to get receipts of their own
         return set(), named or members
-    return named, set() if named else members  # without names: the first client counts already, with another reply
+    if not named:  # the sum's first client counts already with another reply, so each reply travels alone
+        return set(), members
+    return named, set()
 
 
 def divide_replies(replies: Sequence[StoredReply]) -> list[list[StoredReply]]:

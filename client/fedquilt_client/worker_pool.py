@@ -19,6 +19,7 @@ from fedquilt_client.energy import EnergyMeter
 from fedquilt_client.store import discard_drafts
 from fedquilt_client.worker_process import WorkerProcess, start_worker
 from fedquilt_common.experiment.agent_config import IDLE_SECONDS
+from fedquilt_common.process.exits import describe_exit
 from fedquilt_common.training_jobs import Job
 from fedquilt_common.worker_lines import (
     CancelledLine,
@@ -63,7 +64,7 @@ class JobFinished:
     """A job is done; its drafts are on disk.
 
     Attributes:
-        result: what the training process tells of it.
+        result: what the training process reports.
         seconds: time that the training process has taken; None for its first job of a run, which also loads its data.
     """
 
@@ -309,10 +310,11 @@ class WorkerPool:
         if slot.need and self._ran_out_of_memory(slot, process):
             return JobOutOfMemory(job, slot.need)
         self._attempts[job.number] += 1
+        how = describe_exit(process.returncode or 0)
         if self._attempts[job.number] < ATTEMPTS:
             self._waiting.appendleft(job)
-            return JobRestarted(job, f"the training process died with {process.describe_exit()}; starting it again")
-        return JobFailed(job, f"the training process died {ATTEMPTS} times, last with {process.describe_exit()}")
+            return JobRestarted(job, f"the training process {how}; starting it again")
+        return JobFailed(job, f"the training process died {ATTEMPTS} times; the last one {how}")
 
     def _ran_out_of_memory(self, slot: _WorkerSlot, process: WorkerProcess) -> bool:
         """Whether the system killed the process because it was out of memory: the system counts such kills."""

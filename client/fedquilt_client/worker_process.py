@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -110,15 +109,6 @@ class WorkerProcess:
     def _close_now(self) -> None:
         with contextlib.suppress(BrokenPipeError):
             self._stdin.close()
-
-    def describe_exit(self) -> str:
-        """Describe how the process ended, such as "exit code 1"."""
-        code = self.returncode
-        if code is not None and code < 0:
-            with contextlib.suppress(ValueError):
-                name = signal.Signals(-code).name
-                return f"{name} (out of memory?)" if name == "SIGKILL" else name
-        return f"exit code {code}"
 
 
 def start_worker(threads: int, *, forked: bool = True) -> WorkerProcess:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fedquilt_common.errors import AlgorithmError
+from fedquilt_common.errors import AlgorithmError, RunFailedError
 from fedquilt_common.wire.messages import CoordinatorPresence
 from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Topics
@@ -121,6 +121,26 @@ def test_an_error_of_an_evaluation_beside_a_round_ends_the_run_with_a_farewell(
     with stage.closing(stage.coordinator()) as again:
         again.execute(stage.offer)
         assert [row.accuracy for row in again.run.folder.journal.results()] == [0.1, 0.2]
+
+
+def test_an_evaluation_that_fails_after_the_run_has_does_not_hide_why_and_the_files_are_written(
+    stage: Stage, examiner: Examiner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.arrive()
+    examiner.error = AlgorithmError("own.evaluate, round 1: broken")
+    coordinator = stage.coordinator()
+    written: list[object] = []
+    monkeypatch.setattr(coordinator.run.result_files, "catch_up", written.append)
+
+    def fail(_: Player, message: RoundMessage) -> None:
+        if message.round == 2:
+            examiner.may.set()
+            raise RunFailedError("no quorum")
+
+    with stage.closing(coordinator), pytest.raises(RunFailedError, match="no quorum"):
+        coordinator.execute(lambda: stage.turn(fail))
+    assert len(written) == 1
+    assert "the last round has no scores, and the next start measures them: own.evaluate, round 1" in caplog.text
 
 
 class KilledError(BaseException):

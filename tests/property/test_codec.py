@@ -24,11 +24,10 @@ from fedquilt_common.types import Precision
 from fedquilt_common.wire.codec import (
     FileArrays,
     block,
-    from_bf16,
-    to_bf16,
     wire_dtype,
     write_arrays,
 )
+from fedquilt_common.wire.narrowing import from_bf16, to_bf16
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=12).filter(lambda name: name != "__metadata__")
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
@@ -188,7 +187,7 @@ def test_dtypes_that_are_not_sent(tmp_path: Path, dtype: str) -> None:
 
 
 @settings(deadline=None)
-@given(dictionaries(finite(32)), st.sampled_from(["fp32", "bf16"]))
+@given(dictionaries(finite(32).map(lambda x: x.clip(-3e38, 3e38))), st.sampled_from(["fp32", "bf16"]))
 def test_same_arrays_same_bytes(arrays: dict[str, NDArray[Any]], precision: Precision) -> None:
     turned = {name: np.asarray(x, order="F") for name, x in reversed(arrays.items())}
     with container() as one, container() as two:
@@ -243,3 +242,11 @@ def test_names_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(KeyError):
         found["v"]
     assert "v" not in found
+
+
+@pytest.mark.parametrize("number", [3.4e38, -3.4e38, np.finfo(np.float32).max])
+def test_fp32_that_bf16_rounds_to_infinity_is_refused(tmp_path: Path, number: float) -> None:
+    with pytest.raises(PayloadError, match=r"'w' holds numbers beyond bf16's 3\.39e38: send it as fp32"):
+        write_arrays(tmp_path / "x", {"w": np.array([1, number, np.inf], np.float32)}, "bf16")
+    kept = np.array([3.389e38, -3.389e38, np.inf, -np.inf, np.nan], np.float32)
+    np.testing.assert_allclose(sent(tmp_path / "x", {"w": kept}, "bf16")["w"], kept, rtol=1e-3)

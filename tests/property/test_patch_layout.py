@@ -28,6 +28,7 @@ from fedquilt_common.submodels.slices import (
     IndexSet,
     Segment,
     Slice,
+    anatomy_of_slice,
     cut,
     full_slice,
     relative_slice,
@@ -239,6 +240,13 @@ def test_a_slice_of_a_slice_is_the_slice_itself(outer: Slice, inner: Slice) -> N
     twice = cut(cut(whole, outer), relative_slice(inner, outer))
     for name, x in cut(whole, inner).items():
         np.testing.assert_array_equal(twice[name], x)
+
+
+def test_a_slice_of_a_slice_keeps_multiples_of_the_unit() -> None:
+    anatomy = Anatomy((Group("heads", 16, 0, unit=4),), {"w": ArrayAnatomy((16,), "float32", ((A(),),))})
+    half = prefix(anatomy, 0.5, "floor")
+    assert anatomy_of_slice(half).groups == (Group("heads", 8, 0, unit=4),)
+    assert prefix(anatomy_of_slice(half), 0.75, "floor").kept[0].count == 4
 
 
 @st.composite

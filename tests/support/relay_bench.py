@@ -69,12 +69,21 @@ class RelayBench:
         )  # fmt: skip
         self.relay = Relay(options, self.damaged.append, self.store, lambda: self.run, lambda: range(5))
 
-    def open(self, clients: Sequence[int] = range(5), deadline: float | None = None, *, summed: bool = True) -> None:
+    def open(
+        self,
+        clients: Sequence[int] = range(5),
+        deadline: float | None = None,
+        *,
+        summed: bool = True,
+        exchange: int = 0,
+    ) -> None:
         """Publish a manifest, and let the board have its model."""
         blob = write_arrays(self.folder / "model", MODEL)
         patch = PatchMessage(slot=0, digest=blob.digest, size=blob.size)
         task = TaskMessage(clients=list(clients), kind="train", patches=[0], summed=summed)
-        self.run.round = RoundMessage(run="run", round=1, exchange=0, deadline=deadline, patches=[patch], tasks=[task])
+        self.run.round = RoundMessage(
+            run="run", round=1, exchange=exchange, deadline=deadline, patches=[patch], tasks=[task]
+        )
         blob.path.replace(self.store.patch(blob.digest))
         self.relay.review(lambda reply: reply.client in clients)
 

@@ -178,10 +178,6 @@ class Learner(Protocol):
     def optimiser(self) -> OptimiserName:
         """Name of the optimiser, such as ``sgd`` or ``adam-keras``."""
 
-    @property
-    def keeps_optimiser(self) -> bool:
-        """Whether optimisers last from round to round, and momentum with them (``training.keep_optimiser``)."""
-
     def init(self, seed: int) -> dict[str, NDArray[Any]]:
         """Return initial parameters and buffers in the model's shapes; the same for the same seed.
 
@@ -237,7 +233,7 @@ class Learner(Protocol):
             loss: minimised instead of the loss of the model or of the learning task.
             part: what to train of the model; None: the whole model.
             only: names of the parameters to train; None: all.
-            epochs: passes over ``data``; None: ``Learner.epochs``.
+            epochs: passes over ``data``, 1 or more; None: ``Learner.epochs``.
             public: as in ``TrainingPhase``.
             batch_loss: as in ``TrainingPhase``; needs the whole model, or a sub-model as ``part``.
 
@@ -250,7 +246,8 @@ class Learner(Protocol):
             TrainingDivergedError: the loss or a trained number is not finite.
             UnsupportedPrecisionError: this device cannot train the model in the experiment's precision.
             PrivacyBudgetError: the training would spend more than the client's privacy budget.
-            ExperimentError: with ``batch_loss``, the model has no linear layer that can be its head.
+            ExperimentError: ``epochs`` is below 1; or with ``batch_loss``, the model has no linear layer that can be
+                its head.
         """
 
     def train_in_turn(

@@ -15,7 +15,8 @@ def find_level(algorithm: object, name: str, ctx: ServerTools | ClientContext) -
     """Return the sub-model of a level's name, as a line of the fleet gives it (``fleet.N.fits``).
 
     Args:
-        algorithm: its method ``find_level`` knows the names; an algorithm whose boards choose no sub-model has none.
+        algorithm: its method ``find_level`` returns the sub-model of a name. Algorithms whose boards choose no
+            sub-model do not have that method.
         name: of the level, such as ``M1``.
         ctx: has the model's ``anatomy``.
 

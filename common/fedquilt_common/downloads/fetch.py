@@ -155,5 +155,5 @@ def _check(url: str, path: Path, sha256: str | None, size: int | None, *, resume
     )
     raise (_ResumedAnotherFileError if resumed else DownloadError)(
         f"{url}: the downloaded file has {found} instead of {wanted}, so it is another one and was deleted. Run the "
-        "command again; if the error stays, the publisher has changed the file, or the address is not his"
+        "command again; if the error stays, the publisher has changed the file, or this is not the publisher's address"
     )

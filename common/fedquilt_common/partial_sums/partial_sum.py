@@ -119,7 +119,7 @@ def _size_in(name: str, replies: Sequence[Arrays], base: Arrays) -> int:
 
 
 def _begin(name: str, size: int, whole: ExactSum | None, sums: Sequence[PartialSum]) -> Begin:
-    """Return what returns the sum of what has been added before from an element on."""
+    """Return a function that returns what has been added before to the block that begins at an element."""
 
     def begin(start: int) -> ExactSum:
         total = whole or ExactSum(min(SUM_BLOCK, size - start))
@@ -178,7 +178,7 @@ def _encode(name: str, size: int, rows: WeightedArrays, begin: Begin) -> NDArray
         name: the array.
         size: its numbers.
         rows: what is added.
-        begin: returns the sum of a block before.
+        begin: returns the sum of a block before ``rows`` are added.
     """
     blocks = []
     for start in range(0, size, SUM_BLOCK):

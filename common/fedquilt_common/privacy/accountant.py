@@ -115,9 +115,9 @@ def find_noise(epsilon_with: Callable[[float], float], epsilon: float) -> float 
     """
     low, high, found = 0.0, 10.0, float("inf")
     while found > epsilon:
-        high = 2 * high
-        if high > LARGEST_NOISE:
+        if high >= LARGEST_NOISE:
             return None
+        high = min(2 * high, LARGEST_NOISE)
         found = epsilon_with(high)
     while epsilon - found > TOLERANCE and high - low > _FINEST * high:
         noise = (low + high) / 2

@@ -76,7 +76,7 @@ def solve_central_noise(spent: Sequence[NoisyRounds], epsilon: float, delta: flo
     if noise is None:
         raise PrivacyBudgetError(
             f"{central_epsilon(spent, delta):.4g} of the budget of epsilon {epsilon:g} is spent, and the rest is too "
-            f"little for {ahead.rounds} rounds with noise below {LARGEST_NOISE:g} clipping norms; choose a larger "
+            f"little for {ahead.rounds} rounds with noise up to {LARGEST_NOISE:g} clipping norms; choose a larger "
             "privacy.epsilon, or fewer rounds"
         )
     return noise

@@ -33,7 +33,7 @@ def derive_key(secret: bytes, purpose: str) -> bytes:
 
 
 def commitment(secret: bytes) -> bytes:
-    """Return 32 bytes that bind a client to a secret, and do not tell it."""
+    """Return 32 bytes that bind a client to a secret without revealing it."""
     return derive_key(secret, "commitment")
 
 
@@ -94,7 +94,7 @@ def _parties(sender: int, receiver: int) -> bytes:
 
 
 def split_secret(secret: bytes, threshold: int, count: int) -> list[bytes]:
-    """Return ``count`` shares of 16 bytes; any ``threshold`` of them give the secret, fewer tell nothing (Shamir)."""
+    """Return ``count`` shares of 16 bytes; any ``threshold`` of them give the secret, fewer reveal nothing (Shamir)."""
     return [share for _, share in shamir().split(threshold, count, secret)]
 
 

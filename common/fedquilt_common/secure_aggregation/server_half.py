@@ -101,7 +101,7 @@ def sum_replies(tasks: Mapping[ClientId, Task], threshold: int, attempt: str) ->
     Args:
         tasks: the algorithm's tasks; all expect arrays of the same shapes.
         threshold: number of clients whose shares give a secret.
-        attempt: tells this sum from others of the round, even from those before the round started again.
+        attempt: distinguishes this sum from others of the round, even from those before the round started again.
 
     Raises:
         PayloadError: too few clients are left, shares do not belong to the keys, or the tasks expect different arrays.

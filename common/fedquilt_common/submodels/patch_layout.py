@@ -1,7 +1,7 @@
 """Patches: the entries of a model, grouped by the sub-models that contain them, so that each is published once.
 
 Coordinator and boards compute the same layout from the slices of an exchange, which the manifest lists. So a patch
-contains only numbers, in the order of its blocks. Design section 5 has the reasons.
+contains only numbers, in the order of its blocks. docs/slicing.md has the reasons.
 """
 
 from __future__ import annotations

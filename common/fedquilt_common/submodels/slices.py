@@ -1,6 +1,6 @@
 """Slices: which channels of a model a sub-model keeps, and the model's arrays cut to it.
 
-A model's arrays are cut along *channel groups*: the dimensions that must share one index set (design section 1).
+A model's arrays are cut along *channel groups*: the dimensions that must share one index set (docs/slicing.md).
 ``tracing.trace`` finds them. This module does not need torch.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any, Final
 
@@ -350,7 +350,7 @@ def relative_slice(inner: Slice, outer: Slice) -> Slice:
 
 def anatomy_of_slice(part: Slice) -> Anatomy:
     """Anatomy of a sub-model, as a model of its own."""
-    groups = tuple(Group(g.name, k.count, g.depth) for g, k in zip(part.anatomy.groups, part.kept, strict=True))
+    groups = tuple(replace(g, size=k.count) for g, k in zip(part.anatomy.groups, part.kept, strict=True))
     whole = part.anatomy.arrays
     arrays = {name: ArrayAnatomy(shape, whole[name].dtype, whole[name].axes, whole[name].outputs)
               for name, shape in part.shapes.items()}  # fmt: skip

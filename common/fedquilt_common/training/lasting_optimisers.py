@@ -25,7 +25,7 @@ class LastingOptimisers:
     Attributes:
         arrays: changed in place: ``<prefix><training>.<phase>/<entry>`` for each entry of ``Optimiser.state``.
             Trainings and phases count from 0.
-        prefix: tells these optimisers from those of other tasks.
+        prefix: distinguishes these optimisers from those of other tasks.
         trainings: number of trainings that the task has begun.
     """
 
@@ -55,7 +55,7 @@ class LastingOptimisers:
     def end(self, states: Mapping[int, OptimiserState]) -> None:
         """Replace the states of the training that ``begin`` began last, by the number of the phase.
 
-        Entries that of parameters that a phase did not train this time are removed, so that they start anew later.
+        Entries of parameters that a phase did not train this time are removed, so that these start anew later.
         """
         for phase, state in states.items():
             own = f"{self.prefix}{self.trainings - 1}.{phase}/"

@@ -125,11 +125,6 @@ class TorchLearner:
         """Name of the optimiser, such as ``sgd`` or ``adam-keras``."""
         return self.training.optimiser
 
-    @property
-    def keeps_optimiser(self) -> bool:
-        """Whether optimisers last from round to round."""
-        return self.training.keep_optimiser
-
     def head(self, layers: int) -> Sequence[str]:
         """Return the names of the arrays of the last ``layers`` linear layers, in the model's order.
 
@@ -161,7 +156,12 @@ class TorchLearner:
     ) -> TrainingResult:
         """Train one phase with ``train_in_turn``; shapes, result and errors are those of ``Learner.train``."""
         phase = TrainingPhase(data, loss, only, penalty, public=public, batch_loss=batch_loss)
-        return self.train_in_turn(arrays, [phase], [0] * (epochs or self.epochs), seed=seed, part=part)
+        epochs = self.epochs if epochs is None else epochs
+        if epochs < 1:
+            raise ExperimentError(
+                f"epochs = {epochs}: an algorithm must train for 1 epoch or more; with 0, it must not call `train`"
+            )
+        return self.train_in_turn(arrays, [phase], [0] * epochs, seed=seed, part=part)
 
     @keep_kernels()
     def train_in_turn(

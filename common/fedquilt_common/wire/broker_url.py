@@ -59,6 +59,11 @@ class BrokerAddress:
         return self if self.password or not self.username else replace(self, password=password)
 
 
+def hide_password(url: str) -> str:
+    """Return a URL without its user and password, which must not reach a log; it may be no valid URL."""
+    return url if "@" not in url else f"...@{url.rpartition('@')[2]}"
+
+
 def parse_broker_url(url: str) -> BrokerAddress:
     """Parse a broker's URL; the scheme defaults to mqtt, the port to 1883 (mqtt) or 8883 (mqtts).
 
@@ -66,7 +71,7 @@ def parse_broker_url(url: str) -> BrokerAddress:
         ExperimentError: the text is not such a URL; the message shows the form.
     """
     form = "write mqtt://host[:1883] or mqtts://[user:password@]host[:8883]"
-    shown = url if "@" not in url else f"...@{url.rpartition('@')[2]}"  # a password must not reach a log
+    shown = hide_password(url)
     try:
         parts = urlsplit(url if "://" in url else f"mqtt://{url}")
         port = parts.port

@@ -31,6 +31,7 @@ from fedquilt_common.wire.container_header import (
     pack_header,
     read_header,
 )
+from fedquilt_common.wire.narrowing import from_bf16, narrow
 
 _WIRE_FLOAT: Final[dict[Precision, str]] = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 
@@ -49,39 +50,6 @@ def wire_dtype(dtype: np.dtype[Any], precision: Precision | None) -> str:
     raise PayloadError(
         f"arrays of dtype {dtype} cannot be sent: use floats, signed integers up to 64 bits, uint8 or bool"
     )
-
-
-def to_bf16(x: NDArray[Any]) -> NDArray[np.uint16]:
-    """Round to bf16, to nearest even; NaN stays NaN, infinity stays infinity.
-
-    Args:
-        x: numbers of any shape, read as float32.
-
-    Returns:
-        The bits of bf16, uint16 of the same shape.
-    """
-    bits = np.asarray(x, dtype=np.float32, order="C").view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    bits16: NDArray[np.uint16] = np.where(np.isnan(x), np.uint32(0x7FC0), rounded).astype(np.uint16)
-    return bits16
-
-
-def from_bf16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """Widen the bits of bf16 (uint16) to float32 of the same shape, exactly."""
-    widened: NDArray[np.float32] = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return widened
-
-
-def _narrow(name: str, x: NDArray[Any], dtype: str) -> NDArray[Any]:
-    kind = DTYPES["F32" if dtype == "BF16" else dtype]
-    if x.dtype == kind and dtype != "BF16":
-        return np.asarray(x, order="C")
-    with np.errstate(over="ignore"):
-        narrowed = np.asarray(x, dtype=kind, order="C")
-    if kind.itemsize < x.dtype.itemsize and not np.array_equal(np.isfinite(narrowed), np.isfinite(x)):
-        advice = "fp16's 65504: send it as fp32 or bf16" if dtype == "F16" else "fp32's 3.4e38"
-        raise PayloadError(f"array {name!r} holds numbers beyond {advice}")
-    return to_bf16(narrowed) if dtype == "BF16" else narrowed
 
 
 def wire_format(dtype: str, precision: Precision) -> tuple[str, np.dtype[Any]]:
@@ -108,7 +76,7 @@ def to_wire(name: str, x: NDArray[Any], precision: Precision) -> NDArray[Any]:
     Raises:
         PayloadError: the dtype cannot be sent, or a finite number becomes infinite in this precision.
     """
-    return _narrow(name, x, wire_dtype(x.dtype, precision))
+    return narrow(name, x, wire_dtype(x.dtype, precision))
 
 
 def from_wire(x: NDArray[Any], dtype: str) -> NDArray[Any]:
@@ -187,7 +155,7 @@ def _describe(
         raise PayloadError("this machine is big-endian; fedquilt runs on little-endian machines only")
     dtypes = {name: wire_dtype(x.dtype, precision) for name, x in arrays.items()}
     header, names = pack_header({name: (dtypes[name], x.shape) for name, x in arrays.items()}, metadata)
-    numbers = (_narrow(name, arrays[name], dtypes[name]) for name in names)
+    numbers = (narrow(name, arrays[name], dtypes[name]) for name in names)
     return header, [x.reshape(-1).view(np.uint8).data for x in numbers]
 
 

@@ -99,13 +99,21 @@ class AgentPresence(WireMessage):
     site_relay: bool = False
 
 
+SENSOR: Final = "sensor"
+"""Origin of a figure: a sensor on the board."""
+METER: Final = "meter"
+"""Origin of a figure: a meter of the board's owner."""
+ESTIMATE: Final = "estimate"
+"""Origin of a figure: a model of the board and the load of its processor."""
+
+
 class Telemetry(WireMessage):
     """Topic ``agents/<agent>/telemetry``: a board's sensors, and the progress of its clients.
 
     Attributes:
         agent: the agent's name.
         boot: of its presence.
-        memory_used: bytes in use on the board, or in its control group if that has a limit.
+        memory_used: bytes in use on the board, or in the agent's control group with the least limit.
         memory_own: bytes that the agent and its training processes hold; a page that several share counts once.
         load: processes that run or wait for a processor, as an average over one minute.
         temperature: of the hottest sensor, in degrees Celsius.
@@ -216,6 +224,14 @@ class FailedMessage(WireMessage):
     exchange: Number
     reason: Text
     declined: bool = False
+
+
+OUT_OF_MEMORY: Final = "out-of-memory"
+"""Kind of the notice that the board trains smaller sub-models from now on."""
+WORKER_RESTARTED: Final = "worker-restarted"
+"""Kind of the notice that a training process died and was started again."""
+MUTED: Final = "muted"
+"""Kind of the notice about a board that floods."""
 
 
 class NoticeMessage(WireMessage):

@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
+from fedquilt_common.wire.broker_url import BrokerAddress, hide_password, parse_broker_url
 
 _FORM: Final = "write mqtt://[user:password@]host[:1883]/TOPIC, with #KEY.KEY at the end if the messages are JSON"
 
@@ -33,7 +33,7 @@ def parse_meter_topic(url: str) -> MeterTopic:
     Raises:
         ExperimentError: it is no such URL; the message shows the form.
     """
-    shown = url if "@" not in url else f"...@{url.rpartition('@')[2]}"  # a password must not reach a log
+    shown = hide_password(url)
     try:
         parts = urlsplit(url)
         broker = parse_broker_url(f"{parts.scheme}://{parts.netloc}")

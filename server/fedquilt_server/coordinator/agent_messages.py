@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from fedquilt_common.errors import PayloadError
-from fedquilt_common.wire.messages import AgentPresence, FailedMessage, NoticeMessage, Telemetry
+from fedquilt_common.wire.messages import OUT_OF_MEMORY, AgentPresence, FailedMessage, NoticeMessage, Telemetry
 from fedquilt_common.wire.mqtt_limits import MESSAGE_EXPIRY
 from fedquilt_common.wire.parsing import parse, parse_telemetry
 from fedquilt_common.wire.topics import BRIDGE_DOWN, BRIDGE_UP, Address
@@ -22,8 +22,6 @@ from fedquilt_server.status.problems import count_boards
 from fedquilt_server.status.run_event import EventKind
 from fedquilt_server.status.snapshot import CLIENT_DECLINES, CLIENT_FAILED, BoardStatus, StatusStore
 
-OUT_OF_MEMORY: Final = "out-of-memory"
-"""Kind of an agent's notice that training ran out of memory."""
 RELAY_SECONDS: Final = 10.0
 """How long the relay of a site may connect later than its boards before it is reported."""
 

@@ -28,7 +28,7 @@ from fedquilt_common.wire.connection_log import ConnectionLog
 from fedquilt_common.wire.data_messages import DataRequest
 from fedquilt_common.wire.messages import CoordinatorPresence, EndMessage
 from fedquilt_common.wire.parsing import parse
-from fedquilt_common.wire.topics import Topics
+from fedquilt_common.wire.topics import Address, Topics
 from fedquilt_common.wire.transport import (
     Connected,
     Crashed,
@@ -353,29 +353,41 @@ class Coordinator:
         self._transport.publish(self._topics.presence(agent), b"", retain=True)
 
     def _take_message(self, message: MqttMessage) -> None:
+        """Handle a message; one that is not valid is refused, and ends nothing."""
         agent = self._admission.sender(message.topic)
         client: ClientId | None = None
         try:
             address = self._topics.parse(message.topic)
             agent, client = address.agent, address.client if address.client >= 0 else None
-            if address.kind == "replies":
-                # first: an agent that was gone must host its client when the chunk is judged
-                self._claims.note_message(agent)
-                self._ledger.take(address, len(message.payload))
-                self._uplink.take(address, message)
-            elif address.kind == "requests":
-                if self._samples.take(agent, parse(DataRequest, message.payload, message.topic)):
-                    self.run.traffic.save()  # the next round may come much later
-            elif address.kind == "coordinator" and message.payload:
-                self._rivals.take(message)
-            elif message.payload:
-                self._agent_messages.take(address, message)
-                if address.kind == "presence" and not message.retained:
-                    self._display.show_connected(agent, self.machine)
-                if agent not in self._claims:
-                    self._admission.remove(agent)
+            self._dispatch(address, message)
         except ProtocolError as error:
             self._refuse(message, agent, client, str(error))
+
+    def _dispatch(self, address: Address, message: MqttMessage) -> None:
+        """Give a message to the part that handles its kind.
+
+        Raises:
+            ProtocolError: it is not valid.
+        """
+        if address.kind == "replies":
+            # first: an agent that was gone must host its client when the chunk is judged
+            self._claims.note_message(address.agent)
+            self._ledger.take(address, len(message.payload))
+            self._uplink.take(address, message)
+        elif address.kind == "requests":
+            if self._samples.take(address.agent, parse(DataRequest, message.payload, message.topic)):
+                self.run.traffic.save()  # the next round may come much later
+        elif address.kind == "coordinator" and message.payload:
+            self._rivals.take(message)
+        elif message.payload:
+            self._take_agent_message(address, message)
+
+    def _take_agent_message(self, address: Address, message: MqttMessage) -> None:
+        self._agent_messages.take(address, message)
+        if address.kind == "presence" and not message.retained:
+            self._display.show_connected(address.agent, self.machine)
+        if address.agent not in self._claims:
+            self._admission.remove(address.agent)
 
     def _refuse(self, message: MqttMessage, agent: str, client: ClientId | None, reason: str) -> None:
         """Report a message that breaks the protocol."""

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from fedquilt_common.wire.messages import ESTIMATE
 from fedquilt_server.coordinator.failures import Failures
 from fedquilt_server.history.history import History
 from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied, Send
@@ -136,8 +137,8 @@ class StatusUpdater:
             return {"joules": None}
         joules = max(0.0, total - self._joules)
         self._joules += joules
-        measured = bool(sources - {"estimate"})
-        return {"joules": joules, "joules_estimated": "estimate" in sources, "joules_measured": measured}
+        measured = bool(sources - {ESTIMATE})
+        return {"joules": joules, "joules_estimated": ESTIMATE in sources, "joules_measured": measured}
 
     # -- health --------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections import deque
@@ -10,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from fedquilt_common.errors import PayloadError, RunFailedError, RunFolderError
+from fedquilt_common.errors import FedquiltError, PayloadError, RunFailedError
 from fedquilt_common.plurals import plural
 from fedquilt_common.wire.transport import Transport
 from fedquilt_server.coordinator.display import StatusUpdater
@@ -302,10 +301,12 @@ class Driver:
             self._needs_cleaning = False
 
     def leave(self) -> None:
-        """Write what the result files lack, because this process ends."""
-        with contextlib.suppress(RunFolderError):  # the next start writes it
+        """Write what the result files lack, because this process ends; an error loses only one step, and is logged."""
+        with log_loss("the last round has no scores, and the next start measures them"):
             self.take_scores()
+        with log_loss("the health of the boards is that of before"):
             self._display.judge_boards(clock.now())
+        with log_loss("the result files lack rounds, and the next start writes them"):
             self._run.result_files.catch_up(self._display.boards)
 
     def _publish_row(self, row: RoundResult) -> None:
@@ -331,6 +332,15 @@ class Driver:
         if self._run.divergence.warning and self._run.experiment.on_divergence == "stop":
             self._clean()
             raise RunFailedError(f"{self._run.divergence.warning}. The experiment has on_divergence: stop")
+
+
+@contextmanager
+def log_loss(loss: str) -> Iterator[None]:
+    """Log what an error of the block has lost; whatever the error is, it must not hide why the run ends."""
+    try:
+        yield
+    except Exception as error:
+        log.warning("%s: %s", loss, error, exc_info=not isinstance(error, FedquiltError))
 
 
 @contextmanager

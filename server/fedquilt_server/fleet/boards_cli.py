@@ -15,6 +15,7 @@ from rich.text import Text
 
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.terminal_text import printable
+from fedquilt_common.wide_tables import print_whole
 from fedquilt_common.wire.messages import IDLE_TELEMETRY_SECONDS
 from fedquilt_server.fleet.health import silent_boards
 from fedquilt_server.fleet.listener import FleetListener
@@ -73,16 +74,9 @@ def _print_records(federation: Federation, as_json: bool) -> None:
     for row in rows:
         cells = [row["board"], kind_label(row["kind"]), row["clients"], row["host"], row["until"][:10], row["state"]]
         table.add_row(*map(Text, map(printable, cells)))
-    _print_whole(table)
+    print_whole(table)
     for line in describe_ends(certificate_ends(federation), datetime.now(timezone.utc)):
         typer.echo(line)
-
-
-def _print_whole(table: RenderableType) -> None:
-    """Print a table with every character, even in a narrow terminal."""
-    console = Console()
-    console.width = max(console.width, Console(width=1000).measure(table).maximum)
-    console.print(table)
 
 
 def _print_once(federation: Federation, url: str, as_json: bool) -> None:
@@ -97,7 +91,7 @@ def _print_once(federation: Federation, url: str, as_json: bool) -> None:
         typer.echo(json.dumps([board.as_row() for board in found], indent=2))
     else:
         console = Console()
-        _print_whole(health_table(found, time.time(), "", console.width if console.is_terminal else None))
+        print_whole(health_table(found, time.time(), "", console.width if console.is_terminal else None))
 
 
 def _await_health(listener: FleetListener, stop: StopSignal) -> None:

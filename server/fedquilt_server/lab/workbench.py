@@ -155,6 +155,11 @@ class Workbench(ExperimentTools):
         return self.learns and (self.holdout > 0 or self.tests_on_official_samples)
 
     @cached_property
+    def coordinator_evaluates(self) -> bool:
+        """Whether the coordinator evaluates a global model, instead of the clients or beside them."""
+        return self.learns and (not self.clients_evaluate or declaration_of(self.algorithm()).coordinator_tests)
+
+    @cached_property
     def spare_test(self) -> Examples:
         """Samples for testing of the shares that no client has (``data.partition.shares``); there may be none."""
         index = np.zeros(0, np.int64)
@@ -254,7 +259,7 @@ class Workbench(ExperimentTools):
             ExperimentError: the coordinator or the clients test on them.
         """
         declared, data = declaration_of(self.algorithm()), self.experiment.data
-        if self.clients_evaluate and not declared.coordinator_tests and not self.tests_on_official_samples:
+        if not self.coordinator_evaluates and not self.tests_on_official_samples:
             return
         who = "and clients test on them" if self.tests_on_official_samples else "on which the coordinator tests"
         if data.local_test == "own-labels":
@@ -293,8 +298,8 @@ class Workbench(ExperimentTools):
             return
         if reason := pooling_problem(self.algorithm()):
             raise ExperimentError(
-                f"algorithm.name = {self.experiment.algorithm.name}: secure aggregation tells the coordinator only the "
-                f"mean of the replies, but {reason}. Choose another one, or remove secure_aggregation"
+                f"algorithm.name = {self.experiment.algorithm.name}: with secure aggregation, the coordinator receives "
+                f"only the mean of the replies, but {reason}. Choose another one, or remove secure_aggregation"
             )
         check_packages()
 

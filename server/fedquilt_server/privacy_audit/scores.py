@@ -125,9 +125,9 @@ def measure_auc(members: Floats, others: Floats) -> float:
     return float((below + up_to).mean() / (2 * len(others)))
 
 
-def measure_tpr(members: Floats, others: Floats, fpr: float = FPR) -> float:
-    """Return the part of the members above the lowest threshold that at most ``fpr`` of the non-members exceed."""
-    allowed = math.floor(fpr * len(others) + 1e-9)
+def measure_tpr(members: Floats, others: Floats) -> float:
+    """Return the part of the members above the lowest threshold that at most ``FPR`` of the non-members exceed."""
+    allowed = math.floor(FPR * len(others) + 1e-9)
     threshold = np.sort(others)[::-1][min(allowed, len(others) - 1)]
     return float((members > threshold).mean())
 

@@ -10,13 +10,14 @@ from typing import Any, Final, Literal
 
 from fedquilt_common.errors import RunFailedError
 from fedquilt_common.privacy.noise_key import KEY_VARIABLE
+from fedquilt_common.process.exits import describe_exit
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD
 from fedquilt_server.ray_cluster.library import ActorLostError, Cluster
 from fedquilt_server.ray_cluster.node import AgentActor, AgentEnd, AgentOrder
 from fedquilt_server.ray_cluster.nodes import ReadyNodes
 from fedquilt_server.ray_cluster.requests import AgentRequest, HostRequest
 from fedquilt_server.simulate.child_process import FINAL_CODES
-from fedquilt_server.simulate.supervisor import FAILED_STARTS, KILLED, SHORT_LIFE, describe_exit
+from fedquilt_server.simulate.supervisor import FAILED_STARTS, KILLED, SHORT_LIFE
 from fedquilt_server.status.placement import Placement
 from fedquilt_server.status.run_file_names import LOGS
 

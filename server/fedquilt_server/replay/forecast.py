@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 from fedquilt_common.types import ClientId
+from fedquilt_common.wide_tables import print_whole
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.replay.measurements import Measurements, measure
 from fedquilt_server.replay.prediction import SimulatedRound, Spread, simulate_rounds, spread
 from fedquilt_server.replay.recording import Recording
 from fedquilt_server.replay.what_if import WhatIf, check_kinds, parse_what_if, recorded_settings
 from fedquilt_server.replay.widths import WidthCost, measure_widths, scale_measurements
-from fedquilt_server.status.console import print_whole
 from fedquilt_server.status.units import traffic
 from fedquilt_server.status.waiting import ranges
 

@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedquilt_server.status.console import print_whole
+from fedquilt_common.wide_tables import print_whole
 
 
 class ReplayedRound(BaseModel):

@@ -79,14 +79,13 @@ def require_matplotlib() -> None:
         ) from None
 
 
-def new_figure(height: float, rows: int = 1) -> tuple[Figure, Any]:
+def new_figure(height: float) -> tuple[Figure, Axes]:
     """Return an empty figure of the page's width in inches, and its axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, height), layout="constrained", facecolor=PAPER)
-    axes = figure.subplots(rows)
-    for one in [axes] if rows == 1 else axes:
-        _plain(one)
+    axes: Axes = figure.subplots()
+    _plain(axes)
     return figure, axes
 
 

@@ -60,12 +60,15 @@ class Exchange:
         """Return round and exchange of the task that a client works on; None if it has none."""
         return self.id if client in self.tasks else self.earlier.get(client)
 
-    def is_complete(self, at: float, policy: Policy) -> bool:
-        """Whether enough clients have replied at this time: all, or ``until``; a quorum once the deadline has passed.
+    def note_time(self, at: float) -> None:
+        """Note the time: once the deadline has passed, a quorum stays enough."""
+        self.overdue = self.overdue or self.is_late(at)
+
+    def is_complete(self, policy: Policy) -> bool:
+        """Whether enough clients have replied: all, or ``until``; a quorum once the deadline has passed.
 
         Clients that have declined are not waited for, but without any reply no exchange is complete.
         """
-        self.overdue = self.overdue or self.is_late(at)
         return len(self.replies) >= self._enough(policy, self.overdue) and (bool(self.replies) or not self.clients)
 
     def _enough(self, policy: Policy, overdue: bool) -> int:

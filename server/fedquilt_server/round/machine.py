@@ -46,7 +46,7 @@ class Machine:
         policy: rounds, quorum and deadline.
         state: the state before round ``done + 1``.
         context_for: makes the context of a round from its number, the clients that may be asked, and the time.
-        load: returns the arrays of an accepted reply; they are read when the algorithm uses them.
+        load: returns the arrays of accepted replies; they are read when the algorithm uses them.
         done: rounds that are finished.
         validates: check the invariants after every event (``validate``).
 
@@ -340,10 +340,10 @@ class Machine:
         return Send(*exchange.id, exchange.tasks, exchange.deadline, since, exchange.until, exchange.earlier)
 
     def _close_if_complete(self, at: float) -> list[Command]:
-        exchange = self.exchange
-        if exchange is None:
+        if (exchange := self.exchange) is None:
             return []
-        if exchange.is_complete(at, self.policy):
+        exchange.note_time(at)
+        if exchange.is_complete(self.policy):
             return self._close(exchange, at)
         return self._shortfall(exchange, at) if exchange.is_late(at) else []
 

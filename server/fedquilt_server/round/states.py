@@ -17,7 +17,7 @@ class RunState(Enum):
     CLOSED = "Closed"
     """A round is complete, but its checkpoint is not durable yet; the machine handles no events."""
     FINISHED = "Finished"
-    """All rounds are done."""
+    """No further round opens: rounds or budget are used up, or too few clients have not declined."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ TRANSITIONS: Final = (
     Transition(RunState.CLOSED, RunState.OPEN, (PROCEED,), "a quorum is connected, not paused", ("Send",)),
     Transition(RunState.CLOSED, RunState.CLOSED, (PROCEED,), "the next round asks nobody", ("Checkpoint",)),
     Transition(RunState.CLOSED, RunState.WAITING, (PROCEED,), "too few clients are connected, or paused", ()),
-    Transition(RunState.CLOSED, RunState.FINISHED, (PROCEED,), "no round is left", ("Finish",)),
+    Transition(RunState.CLOSED, RunState.FINISHED, (PROCEED,), "no further round opens", ("Finish",)),
 )
 
 

@@ -101,7 +101,7 @@ class ActiveRun:
         traffic: bytes at the coordinator's socket.
         watch: times of the open round.
         result_files: the result files of the folder.
-        ending: how the run ended; it runs until then.
+        ending: ``RUNNING`` until the run ends, then how it ended.
         history: the run's replies and events.
         divergence: follows the rounds' results.
         budget: what the rounds have spent.
@@ -123,40 +123,50 @@ class ActiveRun:
             self.checkpoints = Checkpoints(self.folder, self._first_state, keep_replies=keep_replies)
             self.folder.claim()
             self._left_at = self.folder.journal.last_moment() if self.folder.epoch > 1 else math.inf
-            self._alive_at = -math.inf
-            self.budget = BudgetMeter(experiment.budget)
-            self._evaluation_seconds = 0.0
+            self._alive_at, self._idle_memory = -math.inf, 0
             results = self.folder.journal.results()
-            for row in results:
-                self.budget.take(row)
-                self._evaluation_seconds = row.evaluate_seconds or self._evaluation_seconds
+            self._read_costs(results)
             self.machine = self._make_machine()
             self.traffic = TrafficMeter(self.folder.journal)
             self.watch = Stopwatch(self.checkpoints.last.traffic)
             self.result_files = ResultFiles(path, self.result, stale=self.machine.done > 0)
-            self._idle_memory = 0
             self.ending = self._finished if self.folder.finished else RUNNING
-            running = not self.machine.finished
             self.history = History(path, self._finished_rounds(), self.folder.journal.events_after(0))
-            self.divergence = DivergenceDetector(self.workbench.classes if running else None)
-            for row in results if running else []:
-                if not row.awaits_scores:
-                    self.divergence.take(row)
-            self.partition_digest = self.workbench.partition_digest() if running else None
-            self.public_digest = self.workbench.public_digest() if running else None
-            self.delivery = self._prepare_delivery(self.folder.samples) if running else None
-            if running:  # a finished run is shown without loading its data set
-                self.folder.journal.set_meta("note", self.workbench.note)
-                note_models(self.workbench, self.folder.journal, [KEPT_SINGLY] if self._keeps_single_replies else [])
+            self.divergence = DivergenceDetector(None)
+            self.partition_digest: str | None = None
+            self.public_digest: str | None = None
+            self.delivery: Delivery | None = None
+            if not self.machine.finished:  # a finished run is shown without loading its data set
+                self._read_divergence(results)
+                self._prepare_samples()
             undo.pop_all()
+
+    def _read_costs(self, results: Sequence[RoundResult]) -> None:
+        """Take what the finished rounds have spent, and how long the last evaluation took."""
+        self.budget = BudgetMeter(self.experiment.budget)
+        self._evaluation_seconds = 0.0
+        for row in results:
+            self.budget.take(row)
+            self._evaluation_seconds = row.evaluate_seconds or self._evaluation_seconds
+
+    def _read_divergence(self, results: Sequence[RoundResult]) -> None:
+        self.divergence = DivergenceDetector(self.workbench.classes)
+        for row in results:
+            if not row.awaits_scores:
+                self.divergence.take(row)
+
+    def _prepare_samples(self) -> None:
+        """Prepare what boards check and receive of the data set, and note what it and the models are."""
+        self.partition_digest = self.workbench.partition_digest()
+        self.public_digest = self.workbench.public_digest()
+        with report_disk_errors(self.folder.samples):
+            self.delivery = prepare_delivery(self.workbench, self.folder.samples)
+        self.folder.journal.set_meta("note", self.workbench.note)
+        note_models(self.workbench, self.folder.journal, [KEPT_SINGLY] if self._keeps_single_replies else [])
 
     def _finished_rounds(self) -> list[FinishedRound]:
         stored = self.folder.journal.checkpoints()
         return [(checkpoint.seq, checkpoint.at, checkpoint.result) for checkpoint in stored if checkpoint.result]
-
-    def _prepare_delivery(self, folder: Path) -> Delivery | None:
-        with report_disk_errors(folder):
-            return prepare_delivery(self.workbench, folder)
 
     def _first_state(self) -> State:
         return first_state(self.workbench, self.folder.path)
@@ -293,7 +303,7 @@ class ActiveRun:
             done: the round's checkpoint.
             written: its state.
             scores: empty if the round is not evaluated; None if ``add_scores`` follows.
-            energy: the row's ``joules`` and ``joules_estimated``.
+            energy: the row's ``joules``, ``joules_estimated`` and ``joules_measured``.
         """
         traffic, now = self.traffic.read(), clock.now()
         row = round_result(done, self.watch, now, traffic, written.travelling.size, scores)
@@ -304,7 +314,8 @@ class ActiveRun:
         self.budget.take(row)
         if self.budget.reason:
             self.machine.policy = self.machine.policy.end_after(done.round)
-            row = row if scores else _add_scores(row, evaluate(self.machine.evaluation_of(written.state, done.round)))
+            if scores is None or (not scores and self.workbench.coordinator_evaluates):
+                row = _add_scores(row, evaluate(self.machine.evaluation_of(written.state, done.round)))
         self._evaluation_seconds = row.evaluate_seconds or self._evaluation_seconds
         stored = StoredCheckpoint(
             done.round, seq, written.model.digest, written.extra, now, done.snapshot, row, traffic

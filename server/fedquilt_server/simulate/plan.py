@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment, dump_experiment
+from fedquilt_common.process.python_path import python_path_variable
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
 from fedquilt_server.runs.other_experiment import CHOOSE, name_other_experiment
 from fedquilt_server.runs.run_folder import inspect_folder
@@ -78,12 +79,7 @@ class SimulationPlan:
     def environment(self) -> dict[str, str]:
         """Environment of all child processes. It holds the password, because every user can read a command line."""
         password = {BROKER_PASSWORD: self.address.password} if self.address.password else {}
-        return {**os.environ, "PYTHONUNBUFFERED": "1", **self._python_path_variable(), **password}
-
-    def _python_path_variable(self) -> dict[str, str]:
-        inherited = os.environ.get("PYTHONPATH")
-        paths = [*self.python_path, *([inherited] if inherited else [])]
-        return {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
+        return {**os.environ, "PYTHONUNBUFFERED": "1", **python_path_variable(self.python_path), **password}
 
     @property
     def connection(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from typing import Final
 from fedquilt_common.error_messages import last_error
 from fedquilt_common.errors import BrokerUnreachableError, RunFailedError
 from fedquilt_common.files.durable import write_atomically
+from fedquilt_common.process.exits import describe_exit
 from fedquilt_common.process.signals import STOPPED_CODES
 from fedquilt_server.simulate.child_process import ChildProcess, ChildSpec, spawn
 from fedquilt_server.simulate.memory_samples import Memory, MemorySampler
@@ -189,13 +190,6 @@ def _wait_or_kill(process: ChildProcess, seconds: float) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def describe_exit(code: int) -> str:
-    """Describe how a process ended, such as "was killed by SIGKILL (Killed)"."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    return f"was killed by {signal.Signals(-code).name} ({signal.strsignal(-code)})"
 
 
 def _size(log: Path) -> int:

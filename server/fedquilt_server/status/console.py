@@ -8,7 +8,6 @@ import sys
 from typing import IO, Final, TextIO, cast
 
 from rich.console import Console
-from rich.table import Table
 
 from fedquilt_common.terminal_text import printable
 
@@ -59,10 +58,3 @@ ERROR_CONSOLE: Final = Console(file=cast("IO[str]", STANDARD_ERROR))
 def print_message(text: str) -> None:
     """Print one line to standard error, so that a pipe reads only the data on standard output."""
     ERROR_CONSOLE.print(printable(text, "\n\t"), highlight=False, markup=False, soft_wrap=True)
-
-
-def print_whole(table: Table) -> None:
-    """Print a table to standard output with every digit: a narrow terminal wraps its lines, where rich cuts cells."""
-    console = Console()
-    console.width = max(console.width, Console(width=1000).measure(table).maximum)
-    console.print(table)

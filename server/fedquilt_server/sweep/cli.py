@@ -12,8 +12,9 @@ from fedquilt_common.broker_options import BrokerCaOption, BrokerCertOption, Bro
 from fedquilt_common.errors import ExperimentError, RunFailedError
 from fedquilt_common.experiment_file import parse_override
 from fedquilt_common.process.signals import StopSignal
+from fedquilt_common.wide_tables import print_whole
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, parse_broker_url
-from fedquilt_server.status.console import print_message, print_whole
+from fedquilt_server.status.console import print_message
 from fedquilt_server.sweep.manifest import SweepManifest
 from fedquilt_server.sweep.options import (
     SweepBrokerOption,
@@ -117,8 +118,8 @@ def _leave(plan: SweepPlan, manifest: SweepManifest, stop: StopSignal) -> None:
     if open_:
         lines = [f"  {run.label}: {shorten(run.reason)} (folder {plan.folder / run.folder})" for run in open_]
         raise RunFailedError(
-            f"{len(open_)} of {len(manifest.runs)} runs failed. Repair the cause and run the same command again, which "
-            "retries only these:\n" + "\n".join(lines)
+            f"{len(open_)} of {len(manifest.runs)} runs are not finished. Repair what failed and run the same command "
+            "again, which continues only these:\n" + "\n".join(lines)
         )
     print_message(f"{len(manifest.runs)} runs. The folder is {plan.folder}")
 

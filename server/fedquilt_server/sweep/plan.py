@@ -183,7 +183,7 @@ def _folder_problem(run: PlannedRun) -> str:
 
 def _first_state(run: PlannedRun, before: SweptRun | None) -> SweptRun:
     fresh = SweptRun(folder=run.variation.folder, settings=dict(run.variation.settings), label=run.variation.label)
-    if _is_finished(run.folder):
+    if is_finished(run.folder):
         return fresh.model_copy(update={"status": "finished", "exit_code": 0})
     if before is None or before.status == "finished":
         return fresh
@@ -191,7 +191,8 @@ def _first_state(run: PlannedRun, before: SweptRun | None) -> SweptRun:
     return fresh.model_copy(update={"status": status, "reason": before.reason, "exit_code": before.exit_code})
 
 
-def _is_finished(folder: Path) -> bool:
+def is_finished(folder: Path) -> bool:
+    """Whether a folder holds a finished run."""
     try:
         return inspect_folder(folder).finished
     except RunFolderError:

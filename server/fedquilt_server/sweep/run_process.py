@@ -17,19 +17,21 @@ from fedquilt_common.error_messages import last_error
 from fedquilt_common.experiment.experiment import dump_experiment
 from fedquilt_common.files.durable import write_atomically
 from fedquilt_common.process.child import die_with_parent
+from fedquilt_common.process.exits import describe_exit
+from fedquilt_common.process.python_path import python_path_variable
 from fedquilt_common.process.signals import STOPPED_CODES
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress
 from fedquilt_server.simulate.mosquitto import free_port
 from fedquilt_server.simulate.status_poll import StatusPoll
-from fedquilt_server.simulate.supervisor import describe_exit
 from fedquilt_server.status.run_file_names import EXPERIMENT, LOGS
 from fedquilt_server.status.snapshot import Snapshot
 from fedquilt_server.sweep.manifest import SweptStatus
-from fedquilt_server.sweep.plan import PlannedRun
+from fedquilt_server.sweep.plan import PlannedRun, is_finished
 
 STOP_SECONDS: Final = 20.0
 """How long a run may take to stop: its broker, coordinator and agents may take 5 s each."""
 _LONGEST_TAIL: Final = 16 * 1024
+_STOPPED_EARLY: Final = "the run was stopped before its end; run the same command again to resume"
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,10 @@ class RunHost:
 
     def environment(self) -> Mapping[str, str]:
         """Return the environment of the command."""
-        inherited = os.environ.get("PYTHONPATH")
-        paths = [*self.python_path, *([inherited] if inherited else [])]
         password = self.boards.address.password if self.boards else ""
         return {
             **os.environ,
-            **({"PYTHONPATH": os.pathsep.join(paths)} if paths else {}),
+            **python_path_variable(self.python_path),
             **({BROKER_PASSWORD: password} if password else {}),
         }
 
@@ -172,7 +172,8 @@ class RunProcess:
     def _end(self, code: int) -> RunEnd:
         self._poll.close()
         if code == 0:
-            return RunEnd("finished", "", code)
+            done = is_finished(self.run.folder)  # a run that a person stops on its page ends with 0, too
+            return RunEnd("finished", "", code) if done else RunEnd("stopped", _STOPPED_EARLY, code)
         status: SweptStatus = "stopped" if code in STOPPED_CODES else "failed"
         return RunEnd(status, self._message(code), code)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,6 +12,7 @@ from fedquilt_common.errors import RunFailedError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.locking import lock_folder
+from fedquilt_common.process.cores import available_cores
 from fedquilt_server.sweep.manifest import SweepManifest, SweptRun, write_manifest
 from fedquilt_server.sweep.plan import SweepPlan, first_states
 from fedquilt_server.sweep.progress import SweepProgress
@@ -32,14 +31,7 @@ def default_jobs(experiments: Sequence[Experiment], cores: int | None = None) ->
         cores: processor cores; None: those that this process may use.
     """
     trainers = max((sum(line.agents * line.workers for line in each.fleet) for each in experiments), default=1)
-    return max(1, (cores or usable_cores()) // max(1, trainers))
-
-
-def usable_cores() -> int:
-    """Return the number of processor cores that this process may use."""
-    with contextlib.suppress(AttributeError):  # macOS has no affinity
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return max(1, (cores or available_cores()) // max(1, trainers))
 
 
 def run_sweep(

@@ -46,7 +46,7 @@ class Route:
         return 2 * sum(math.dist(a, b) for a, b in zip(self.out, self.out[1:], strict=False))
 
 
-def plan_route(start: Point, nodes: Sequence[Point], seed: int = 0) -> Route:
+def plan_route(start: Point, nodes: Sequence[Point]) -> Route:
     """Plan a short route from ``start`` past all nodes (thesis, equations 4.5 to 4.8).
 
     Christofides' algorithm gives a closed tour. Threshold accepting with 2-opt moves shortens it. Of the two legs at
@@ -57,7 +57,7 @@ def plan_route(start: Point, nodes: Sequence[Point], seed: int = 0) -> Route:
     """
     if len(nodes) < 2:
         return Route(start, nodes, list(range(len(nodes))))
-    tour = _find_tour([start, *nodes], seed)
+    tour = _find_tour([start, *nodes])
     first, last = (_stop_position(start, nodes, stop) for stop in (tour[1], tour[-2]))
     if math.dist(start, first) > math.dist(start, last):
         tour = tour[::-1]
@@ -68,7 +68,7 @@ def _stop_position(start: Point, nodes: Sequence[Point], stop: int) -> Point:
     return start if stop == 0 else nodes[stop - 1]
 
 
-def _find_tour(points: Sequence[Point], seed: int) -> list[int]:
+def _find_tour(points: Sequence[Point]) -> list[int]:
     """Return a short closed tour: indices of ``points``, from 0 to 0."""
     try:
         import networkx
@@ -81,7 +81,7 @@ def _find_tour(points: Sequence[Point], seed: int) -> list[int]:
     first = approximation.christofides(graph)
     leg = networkx.path_weight(graph, first, "weight") / len(points)
     shorter = approximation.threshold_accepting_tsp(
-        graph, first, source=first[0], seed=seed, move=_reverse_part, threshold=leg / 4, alpha=0.05,
+        graph, first, source=first[0], seed=0, move=_reverse_part, threshold=leg / 4, alpha=0.05,
         N_inner=20 * len(points), max_iterations=60,
     )  # fmt: skip
     best: list[int] = min((first, shorter), key=lambda tour: networkx.path_weight(graph, tour, "weight"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from fedquilt_common.wire.messages import ESTIMATE
 from fedquilt_server.status.privacy_text import count_clients
 from fedquilt_server.status.problems import SEVERITY, board_health
 from fedquilt_server.status.snapshot import BoardStatus
@@ -76,9 +77,7 @@ def _training_cells(training: Mapping[int, float]) -> BoardCells:
 
 def _power(board: BoardStatus) -> str:
     """Format the power; an estimate has a sign before it."""
-    sign = (
-        "\N{ALMOST EQUAL TO}\N{NO-BREAK SPACE}" if board.power_source == "estimate" and is_number(board.power) else ""
-    )
+    sign = "\N{ALMOST EQUAL TO}\N{NO-BREAK SPACE}" if board.power_source == ESTIMATE and is_number(board.power) else ""
     return sign + _with_unit(board.power, "W")
 
 

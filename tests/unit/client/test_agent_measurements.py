@@ -174,7 +174,7 @@ def test_a_training_process_that_dies_is_noticed(
     with host(clients=(0,), allow_import=("mortal",)):
         peer.reply(0, 1)
         found: NoticeMessage = wait_for(lambda: notices(peer), "a notice")[0]
-    text = "client 0, round 1: the training process died with exit code 9; starting it again"
+    text = "client 0, round 1: the training process ended with exit code 9; starting it again"
     assert (found.kind, found.text, found.agent) == ("worker-restarted", text, "board")
     assert (found.run, found.client, found.round, found.exchange) == ("run-1", 0, 1, 0)
     assert text in caplog.text

@@ -94,6 +94,23 @@ def test_kills_for_memory_are_counted_wherever_the_system_tells(tmp_path: Path) 
     assert oom_kills() >= 0
 
 
+def test_the_profile_and_the_vitals_are_of_the_tightest_control_group(tmp_path: Path) -> None:
+    """systemd's MemoryMax limits the agent's own group, not the root of all groups."""
+    group = "sys/fs/cgroup/system.slice/agent.service/memory"
+    root = write(tmp_path, {
+        "proc/self/cgroup": "0::/system.slice/agent.service",
+        "sys/fs/cgroup/system.slice/memory.max": "max", "sys/fs/cgroup/system.slice/memory.current": 9 * MIB,
+        f"{group}.max": 5 * MIB, f"{group}.current": 2 * MIB,
+    })  # fmt: skip
+    assert hardware.board_profile("pi4", None, root=root).memory == 5 * MIB
+    assert hardware.board_profile("pi4", MIB, root=root).memory == MIB
+    assert hardware.read_vitals(root=root).memory_used == 2 * MIB
+    write(root, {f"{group}.max": 1 << 59})
+    total = psutil.virtual_memory().total
+    assert hardware.board_profile("pi4", None, root=root).memory == total
+    assert hardware.read_vitals(root=root).memory_used != 2 * MIB
+
+
 def test_a_private_board_says_nothing_of_its_resources() -> None:
     profile = hardware.board_profile("pi4", 512 * MIB, private=True)
     assert profile.kind == "pi4"

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from fedquilt_client import energy as module
 from fedquilt_client.energy import LONGEST_GAP, EnergyCount, EnergyMeter, EnergyReading, TaskShares
-from fedquilt_client.power import SENSOR, EnergySample, PowerReading, PowerSample
+from fedquilt_client.power import EnergySample, PowerReading, PowerSample
+from fedquilt_common.wire.messages import SENSOR
 
 Wait = Callable[..., Any]
 

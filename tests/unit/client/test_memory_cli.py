@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedquilt_client.owner_lists import add_texts, make_table, print_table
+from fedquilt_client.owner_lists import add_texts, make_table
 from fedquilt_client.records import StoredReply
 from fedquilt_client.store import AgentStore
 from fedquilt_common.cli import run
+from fedquilt_common.wide_tables import print_whole
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 from fedquilt_common.wire.messages import RunMessage
 
@@ -56,7 +57,7 @@ def test_list(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_names_that_a_coordinator_chose_are_literal(capsys: pytest.CaptureFixture[str]) -> None:
     table = make_table(("run",), ())
     add_texts(table, "[/x]\x1b[2J[red]r")
-    print_table(table)
+    print_whole(table)
     assert "[/x] [2J[red]r" in capsys.readouterr().out
 
 

@@ -8,12 +8,13 @@ import pytest
 from tests.support.sysfs import write_board
 
 from fedquilt_client import power_choice
-from fedquilt_client.power import ESTIMATE, METER, SENSOR, EnergySample, PowerSample, PowerSensor
+from fedquilt_client.power import EnergySample, PowerSample, PowerSensor
 from fedquilt_client.power_choice import choose_sensor
 from fedquilt_client.power_counters import find_rapl
 from fedquilt_client.power_estimate import BOARDS, KINDS, UNKNOWN_ARM, LoadEstimate, PowerModel, power_model
 from fedquilt_client.power_programs import CommandMeter
 from fedquilt_client.power_rails import find_hwmon, find_ina3221
+from fedquilt_common.wire.messages import ESTIMATE, METER, SENSOR
 
 RAPL = "sys/class/powercap/intel-rapl:"
 

@@ -97,6 +97,22 @@ def test_a_clock_that_is_wrong_makes_replies_travel_alone(bench: RelayBench) -> 
     assert bench.take() == [[2], [1]]
 
 
+def test_new_exchanges_whose_deadline_has_passed_have_one_warning(
+    bench: RelayBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The manifest that an agent finds when it starts may be old."""
+    bench.open(deadline=time.time() - 60)
+    bench.open(deadline=time.time() - 60)
+    bench.open(deadline=time.time() + 60, exchange=1)
+    bench.open(deadline=time.time() - 1, exchange=2)
+    assert caplog.text == ""
+    bench.open(deadline=time.time() - 60, exchange=3)
+    bench.open(deadline=time.time() - 60, exchange=4)
+    (text,) = (record.getMessage() for record in caplog.records)
+    assert "passed 60 s ago by this board's clock" in text
+    assert "set both clocks, such as with NTP" in text
+
+
 def test_a_single_reply_travels_as_what_it_is(bench: RelayBench) -> None:
     bench.open([2])
     bench.offer([2])

@@ -83,16 +83,22 @@ def test_a_killed_process_is_replaced_and_the_job_done(driver: Driver, kit: Kit,
         (JobFinished, behind),
     ]
     assert len(list(seen.iterdir())) == ATTEMPTS + 1
-    died = "the training process died with SIGKILL (out of memory?); starting it again"
+    died = "the training process was killed by SIGKILL (out of memory?); starting it again"
     assert driver.restarts == [JobRestarted(job, died)] * (ATTEMPTS - 1)
 
 
 @pytest.mark.parametrize(
     ("death", "words"),
     [
-        ("os.kill(os.getpid(), signal.SIGKILL)", r"died 3 times, last with SIGKILL \(out of memory\?\)"),
-        ("os.kill(os.getpid(), signal.SIGSEGV)", r"died 3 times, last with SIGSEGV$"),
-        ("os._exit(9)", r"died 3 times, last with exit code 9$"),
+        (
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            r"died 3 times; the last one was killed by SIGKILL \(out of memory\?\)",
+        ),
+        (
+            "os.kill(os.getpid(), signal.SIGSEGV)",
+            r"died 3 times; the last one was killed by SIGSEGV \(Segmentation fault\)$",
+        ),
+        ("os._exit(9)", r"died 3 times; the last one ended with exit code 9$"),
     ],
     ids=["killed", "crashed", "left"],
 )
@@ -262,7 +268,7 @@ def test_a_process_that_dies_in_the_middle_of_a_line_is_replaced(kit: Kit, monke
     driver.pool.submit(kit.job(kit.run()))
     event = driver.next()
     assert isinstance(event, JobFailed)
-    assert event.reason == f"the training process died {ATTEMPTS} times, last with exit code 0"
+    assert event.reason == f"the training process died {ATTEMPTS} times; the last one ended with exit code 0"
 
 
 @pytest.mark.parametrize("failures", [2, 99])

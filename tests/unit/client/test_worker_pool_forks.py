@@ -63,7 +63,7 @@ def test_a_killed_fork_is_replaced_and_the_job_done(
     driver.pool.submit(job)
     assert isinstance(driver.next(), JobFinished)
     assert [psutil.Process(pid).ppid() for pid in driver.pool.processes] == [server.pid]
-    died = "the training process died with SIGKILL (out of memory?); starting it again"
+    died = "the training process was killed by SIGKILL (out of memory?); starting it again"
     assert driver.restarts == [JobRestarted(job, died)]
 
 
@@ -76,7 +76,7 @@ def test_a_job_is_done_though_the_fork_server_dies(
     server.wait()
     Path(os.environ[FORK_SERVER]).unlink()  # as if nobody listened any more
     assert isinstance(driver.next(), JobFinished)
-    died = "the training process died with SIGTERM; starting it again"
+    died = "the training process was killed by SIGTERM (Terminated); starting it again"
     assert driver.restarts == [JobRestarted(job, died)]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.finished_folder import finishing_text
 
 import fedquilt as fq
 from fedquilt import sweeps
@@ -29,7 +30,7 @@ class Quick(RunHost):
         (folder / "path").write_text(os.pathsep.join(self.python_path))
         if folder.name.startswith("seed=1"):
             (folder / "result.json").write_text(RESULT)
-            return (sys.executable, "-c", "")
+            return (sys.executable, "-c", finishing_text(folder))
         return (sys.executable, "-c", "import sys; sys.exit('fedquilt: the loss became nan')")
 
 

@@ -43,3 +43,9 @@ def test_the_search_for_noise_ends_where_epsilon_jumps() -> None:
         return 5 / noise if noise > 0.01 else math.inf
 
     assert find_noise(epsilon_with, 1000.0) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(("needed", "found"), [(700.0, 700.0), (1000.0, 1000.0), (1001.0, None)])
+def test_the_search_for_noise_tries_up_to_the_largest(needed: float, found: float | None) -> None:
+    noise = find_noise(lambda noise: needed / noise, 1.0)
+    assert noise == (found if found is None else pytest.approx(found, rel=0.01))

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedquilt_common.algorithm_api import TrainingPhase
+from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.training.learner import TorchLearner
@@ -52,6 +53,8 @@ def test_epochs_of_a_call() -> None:
     start = bench.init(1)
     assert bench.train(start, data(0, 9), seed=3).steps == 2 * 3
     assert bench.train(start, data(0, 9), seed=3, epochs=5).steps == 5 * 3
+    with pytest.raises(ExperimentError, match="epochs = 0: an algorithm must train for 1 epoch or more"):
+        bench.train(start, data(0, 9), seed=3, epochs=0)
 
 
 def test_one_phase_is_plain_training() -> None:

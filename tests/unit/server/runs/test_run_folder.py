@@ -345,3 +345,18 @@ def test_replies_that_were_journaled_with_the_closing_one_stay(tmp_path: Path) -
         save(run, seq, done)
         run.folder.blobs.verify(event)
         assert len(list(run.folder.blobs.replies.folder.iterdir())) == 1
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+def test_a_budget_ends_a_round_without_scores_and_only_a_coordinator_that_evaluates_adds_some(
+    tmp_path: Path, mixed: bool
+) -> None:
+    data = {"set": "digits", "clients": 2, **({"holdout": 0.25, "mixed": True} if mixed else {})}
+    limits = {"rounds": 4, "evaluate_every": 2, "budget": {"hours": 1e-9}}
+    raw = {"name": "x", "data": data, "model": {"name": "mlp"}, "algorithm": {"name": "fedavg"}, **limits}
+    with opened(tmp_path, Experiment.model_validate(raw), resume=False) as run:
+        start(run)
+        assert isinstance(play_round(run, 0.0)[0], Finish)
+    with opened(tmp_path, Experiment.model_validate(raw)) as run:
+        (row,) = run.folder.journal.results()
+        assert (row.accuracy is None) == mixed

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.support.finished_folder import finishing_text
 
 from fedquilt_common.errors import FolderInUseError
 from fedquilt_common.experiment_file import parse_experiment
@@ -35,12 +36,17 @@ SLEEP = "import time; time.sleep(60)"
 
 @dataclass(frozen=True)
 class Program(RunHost):
-    """Runs a Python program instead of an experiment; ``{folder}`` in it is the run folder."""
+    """Runs a Python program instead of an experiment; ``{folder}`` in it is the run folder.
+
+    If the program reaches its end and ``finishes`` is set, its folder holds a finished run.
+    """
 
     text: str = ""
+    finishes: bool = True
 
     def command(self, folder: Path, port: int) -> tuple[str, ...]:
-        return (sys.executable, "-S", "-c", self.text.replace("{folder}", str(folder)))
+        text = self.text.replace("{folder}", str(folder))
+        return (sys.executable, "-S", "-c", f"{text}\n{finishing_text(folder) if self.finishes else ''}")
 
 
 def plan(folder: Path, *seeds: int) -> SweepPlan:
@@ -88,7 +94,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
         ("finished", "", 0),
         ("failed", "the loss became nan\nand more", 7),
         ("failed", "the command ended with exit code 1. ValueError: oh", 1),
-        ("failed", "the command was killed by SIGKILL (Killed)", -9),
+        ("failed", "the command was killed by SIGKILL (out of memory?)", -9),
         ("finished", "", 0),
     ]
     assert ends(run_sweep(made, Program(text=FAILING), 2, quiet())) == expected
@@ -107,6 +113,14 @@ def test_a_second_start_counts_only_what_it_runs(tmp_path: Path, capsys: pytest.
         "[1/2] seed=2: failed: the loss became nan",
         "[2/2] seed=3: failed: the command ended with exit code 1. ValueError: oh",
     ]
+
+
+def test_a_run_that_was_stopped_on_its_page_is_not_finished_and_the_next_sweep_takes_it_up(tmp_path: Path) -> None:
+    """Its coordinator ends with exit code 0."""
+    made = plan(tmp_path, 1)
+    reason = "the run was stopped before its end; run the same command again to resume"
+    assert ends(run_sweep(made, Program(finishes=False), 1, quiet())) == [("stopped", reason, 0)]
+    assert ends(run_sweep(made, Program(), 1, quiet())) == [("finished", "", 0)]
 
 
 def test_a_second_error_is_not_taken_for_the_first(tmp_path: Path) -> None:
