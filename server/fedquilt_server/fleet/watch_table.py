@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedquilt_common.terminal_text import printable
+from fedquilt_common.wire.messages import ESTIMATE
 from fedquilt_server.fleet.health import BoardHealth
 from fedquilt_server.status.units import percent
 
@@ -21,8 +22,6 @@ LEAST_IMPORTANT: Final = ("power", "last seen", "temperature", "memory", "traini
 """The columns that a narrow terminal does not show; the first one goes first."""
 PROBLEMS_WIDTH: Final = 24
 """Characters in which a list of problems can be wrapped and read."""
-ESTIMATE: Final = "estimate"
-"""Origin of a power figure that nothing measures."""
 _FRAME_LINES: Final = 4
 _NONE: Final = "-"
 

@@ -172,7 +172,7 @@ def test_a_certificate_that_is_missing_is_no_missing_broker(tmp_path: Path) -> N
     options = ("--broker", "mqtts://localhost:1", "--cert", "nothere", "--no-page")
     done = fedquilt("coordinator", str(EXPERIMENT), *options, where=tmp_path)
     assert done.returncode == 4
-    assert "No such file or directory: 'nothere'. Check --ca, --cert and --key" in done.stderr
+    assert "nothere: No such file or directory. Check --ca, --cert and --key" in done.stderr
 
 
 def test_a_half_that_is_not_installed_is_named(
