@@ -104,9 +104,10 @@ def resting(federation: Federation) -> Iterator[None]:
 
 
 def damage(federation: Federation, fault: Fault) -> str | None:
-    """Damage one file while nothing runs; returns its name, or None if there is none."""
+    """Damage one file while nothing runs; returns its name, or None if there is none, or the run has just ended."""
     with federation.paused, resting(federation):
-        chosen = choose(files_of(federation.run, fault.target), fault.number)
+        files = [] if federation.is_finished else files_of(federation.run, fault.target)
+        chosen = choose(files, fault.number)
         if chosen is None:
             return None
         DAMAGES[fault.detail](federation.run / chosen, random.Random(fault.number))

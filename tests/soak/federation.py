@@ -164,6 +164,11 @@ class Federation:
         rows = self.query("SELECT value FROM meta WHERE key = 'run'")
         return str(rows[0][0]) if rows else None
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether all rounds are in the journal; no process reads the run folder again then."""
+        return bool(self.query("SELECT value FROM meta WHERE key = 'finished'"))
+
     def query(self, statement: str) -> list[tuple[object, ...]]:
         """Return rows of the journal, none if it cannot be read."""
         try:
