@@ -140,7 +140,9 @@ def test_an_evaluation_that_fails_after_the_run_has_does_not_hide_why_and_the_fi
     with stage.closing(coordinator), pytest.raises(RunFailedError, match="no quorum"):
         coordinator.execute(lambda: stage.turn(fail))
     assert len(written) == 1
-    assert "the last round has no scores, and the next start measures them: own.evaluate, round 1" in caplog.text
+    assert (
+        "the last round may lack its scores, which the next start measures then: own.evaluate, round 1" in caplog.text
+    )
 
 
 class KilledError(BaseException):

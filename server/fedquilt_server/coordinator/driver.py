@@ -302,7 +302,7 @@ class Driver:
 
     def leave(self) -> None:
         """Write what the result files lack, because this process ends; an error loses only one step, and is logged."""
-        with log_loss("the last round has no scores, and the next start measures them"):
+        with log_loss("the last round may lack its scores, which the next start measures then"):
             self.take_scores()
         with log_loss("the health of the boards is that of before"):
             self._display.judge_boards(clock.now())

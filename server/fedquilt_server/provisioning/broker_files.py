@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import pwd
-from importlib import resources
 from pathlib import Path
 from typing import Final
+
+from fedquilt_server.provisioning.packaged_files import read_packaged
 
 SYSTEM_FOLDER: Final = "/etc/mosquitto/fedquilt"
 CONFIG: Final = "mosquitto.conf"
@@ -22,7 +23,7 @@ def system_config(port: int, bridge: str = "") -> str:
         port: where it listens.
         bridge: the section of a site's bridge; empty for the central broker.
     """
-    return _template("mosquitto-tls.conf").replace("listener 8883", f"listener {port}") + bridge
+    return read_packaged("mosquitto-tls.conf").replace("listener 8883", f"listener {port}") + bridge
 
 
 def local_config(folder: Path, port: int, bridge: str = "") -> str:
@@ -71,7 +72,3 @@ def _user_lines() -> list[str]:
         "# Keep the user: if root starts Mosquitto, it would change to a user who cannot read the keys.",
         f"user {name}",
     ]
-
-
-def _template(name: str) -> str:
-    return resources.files("fedquilt_server.provisioning").joinpath(name).read_text(encoding="utf-8")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 from unicodedata import category
@@ -20,6 +19,7 @@ from fedquilt_common.files.yaml_text import dump_yaml_1_1, load_yaml, read_text
 from fedquilt_common.rejections import explain
 from fedquilt_server.provisioning.image_system import ImageSystem
 from fedquilt_server.provisioning.names import hostname_of
+from fedquilt_server.provisioning.packaged_files import read_packaged
 
 FOLDER: Final = "fedquilt"
 """Folder in the boot partition."""
@@ -169,11 +169,11 @@ class Card:
         """Return the installer, the systemd unit and the identity, by path."""
         names = ("install.sh", "fedquilt-agent.service")
         identity = {f"{FOLDER}/identity/{name}": text for name, text in self.identity().items()}
-        return {f"{FOLDER}/{name}": _resource(name) for name in names} | identity
+        return {f"{FOLDER}/{name}": read_packaged(name) for name in names} | identity
 
     def container_files(self) -> dict[str, str]:
         """Return the Dockerfile that builds an image of the agent on a board whose own Python is too old."""
-        return {f"{FOLDER}/Dockerfile": _resource("Dockerfile.jetson")}
+        return {f"{FOLDER}/Dockerfile": read_packaged("Dockerfile.jetson")}
 
     def wheel_files(self) -> dict[str, Path]:
         """Return the source of each file of the wheelhouse, by its path in the boot partition."""
@@ -234,7 +234,3 @@ def wheelhouse_python(folder: Path) -> tuple[int, int] | None:
     """Return the version of Python that a wheelhouse is for; None if all its wheels fit any version."""
     tags = {match[1] for wheel in folder.glob("*.whl") if (match := _CPYTHON.search(wheel.name))}
     return min(((3, int(tag)) for tag in tags), default=None)
-
-
-def _resource(name: str) -> str:
-    return resources.files("fedquilt_server.provisioning").joinpath(name).read_text(encoding="utf-8")

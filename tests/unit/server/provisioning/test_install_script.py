@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedquilt_server.provisioning.card import _resource
+from fedquilt_server.provisioning.packaged_files import read_packaged
 
 OVERLAY = """
 set -e
@@ -40,8 +40,8 @@ def card(tmp_path: Path) -> Path:
     folder = tmp_path / "card"
     for name in ("identity", "wheels"):
         (folder / name).mkdir(parents=True)
-    (folder / "install.sh").write_text(_resource("install.sh"))
-    (folder / "fedquilt-agent.service").write_text(_resource("fedquilt-agent.service"))
+    (folder / "install.sh").write_text(read_packaged("install.sh"))
+    (folder / "fedquilt-agent.service").write_text(read_packaged("fedquilt-agent.service"))
     (folder / "identity" / "tls.key").write_text("PRIVATE KEY\n" * 20)
     (folder / "identity" / "agent.yaml").write_text("id: kitchen\n")
     (folder / "wheels" / "requirements.txt").write_text("fedquilt\n")
