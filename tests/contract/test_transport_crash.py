@@ -9,9 +9,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
+from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
 from fedquilt_common.wire.broker_url import parse_broker_url
 from fedquilt_common.wire.mqtt import MqttTransport
+from fedquilt_common.wire.mqtt_client import CountingClient
 from fedquilt_common.wire.transport import Connected, Crashed, Disconnected, Incoming, MqttMessage, Will
 
 if TYPE_CHECKING:
@@ -64,6 +67,20 @@ def test_an_error_of_a_callback_is_delivered_and_the_will_published(
     watcher.inbox.wait(lambda: watcher.payloads == [b"gone"])
     assert not transport.publish("x", b"")
     transport.close()
+
+
+def test_an_error_of_the_thread_after_the_end_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> MQTTErrorCode:
+        raise AttributeError("paho has closed the socket")
+
+    monkeypatch.setattr(Client, "loop_forever", fail)
+    crashes: list[Exception] = []
+    client = CountingClient(CallbackAPIVersion.VERSION2)
+    client.on_crash = crashes.append
+    client.loop_forever()
+    client.ended = True
+    client.loop_forever()
+    assert [str(error) for error in crashes] == ["paho has closed the socket"]
 
 
 def test_a_packet_of_a_length_that_nobody_may_send_ends_the_connection_and_the_client_connects_again(

@@ -22,6 +22,8 @@ UNFINISHED: Final = re.compile(r"\.new$|\.tmp$|/partial/|/replies/|/drafts/(?!sp
 
 REFUSED: Final = 6
 FINISHED: Final = "holds a finished run"
+_MARGIN: Final = " |+"
+"""What precedes a line of a traceback, which may be that of a group."""
 
 Reply = tuple[int, int, int, float, tuple[tuple[str, float], ...]]
 """Round, exchange, client, weight, and the metrics that do not depend on time."""
@@ -38,7 +40,7 @@ class Evidence:
         rows: the results of each round, without columns that may vary.
         replies: the replies in the journal, sorted.
         runs: the run's identifiers, one if nothing started over.
-        tracebacks: files with a traceback, each with its last line.
+        tracebacks: the error of each traceback in a file, with the file's name.
         unfinished: files that should have been removed.
         locked: lock files that are still held.
         survivors: command lines of processes that are left.
@@ -112,9 +114,21 @@ def _replies(federation: Federation) -> list[Reply]:
 
 def _tracebacks(folder: Path) -> Iterator[str]:
     for path in sorted([*folder.glob("command-*"), *(folder / "run" / "logs").glob("*.log")]):
-        text = path.read_text(errors="replace")
-        if "Traceback" in text:
-            yield f"{path.relative_to(folder)}: {text.strip().splitlines()[-1][:300]}"
+        for error in find_errors(path.read_text(errors="replace")):
+            yield f"{path.relative_to(folder)}: {error[:300]}"
+
+
+def find_errors(log: str) -> Iterator[str]:
+    """Yield the line with the error of each traceback in a log: the first one after it that is not indented."""
+    lines = iter(log.splitlines())
+    for line in lines:
+        if "Traceback" in line:
+            indent = _indent(line)
+            yield next((each for each in lines if _indent(each) <= indent), line).strip(_MARGIN)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(_MARGIN))
 
 
 def _unfinished(run: Path) -> Iterator[str]:

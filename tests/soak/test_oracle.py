@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.soak.evidence import Evidence
+from tests.soak.evidence import Evidence, find_errors
 from tests.soak.oracle import Outcome, judge
 
 REPLIES = tuple((round, 0, client, 10.0 + client, (("loss", 0.5),)) for round in (1, 2) for client in (0, 1))
@@ -67,3 +67,11 @@ def test_other_repliers_give_another_model() -> None:
     assert problems(same_repliers=False, **fewer) == []
     assert problems(same_repliers=False, sha256="abd") != []
     assert problems(same_repliers=True, **fewer) != []
+
+
+def test_each_traceback_of_a_log_is_known_by_its_error() -> None:
+    first = "Traceback (most recent call last):\n  File a, line 1\n    call()\nValueError: one\n"
+    nested = "  + Exception Group Traceback (most recent call last):\n  |   File b\n  | KeyError: 'two'\n"
+    log = f"a line\n{first}a later line\n{nested}\nround 8/8\nTraceback (most recent call last):\n"
+    assert list(find_errors(log)) == ["ValueError: one", "KeyError: 'two'", "Traceback (most recent call last):"]
+    assert list(find_errors("all is well\n")) == []

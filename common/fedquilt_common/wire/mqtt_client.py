@@ -49,11 +49,15 @@ class CountingClient(Client):
     on_acknowledgement: Callable[[int], None]
 
     def loop_forever(self, timeout: float = 1.0, retry_first_connection: bool = False) -> MQTTErrorCode:
-        """Run the network thread; whatever it raises is reported, because nobody would notice its end."""
+        """Run the network thread; whatever it raises is reported, because nobody would notice its end.
+
+        After ``ended`` it is not: paho's thread may still use the sockets that ``end_loop`` closes.
+        """
         try:
             return super().loop_forever(timeout, retry_first_connection)
         except Exception as error:
-            self.on_crash(error)
+            if not self.ended:
+                self.on_crash(error)
             return MQTTErrorCode.MQTT_ERR_UNKNOWN
 
     def end_loop(self) -> None:

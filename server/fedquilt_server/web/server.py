@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import threading
@@ -140,8 +141,14 @@ class PageServer(WebServer):
         super().__init__(make_app, host, port, allowed_hosts, connections)
 
 
+def _is_no_cut(record: logging.LogRecord) -> bool:
+    """Whether a record of uvicorn is not the traceback of a request that it has cut, because the run ends."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
+
+
 def _config(app: object, connections: int) -> uvicorn.Config:
     """Configure uvicorn: bounded connections, and at most two seconds for open requests when the run ends."""
+    logging.getLogger("uvicorn.error").addFilter(_is_no_cut)
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
         http=PageConnection,

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
+import threading
 from collections.abc import Iterator
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from fedquilt_common.errors import FedquiltError
 from fedquilt_server.status.page_listener import PageAddressError, PortInUseError
 from fedquilt_server.status.snapshot import Snapshot, StatusStore
-from fedquilt_server.web.server import PageServer
+from fedquilt_server.web.app import bare_app
+from fedquilt_server.web.hosts import HostNames
+from fedquilt_server.web.server import PageServer, WebServer
 
 
 @pytest.fixture
@@ -58,3 +64,29 @@ def test_ipv6(store: StatusStore) -> None:
         assert httpx.get(server.url + "healthz").status_code == 200
     finally:
         server.stop()
+
+
+def test_a_request_that_the_end_cuts_leaves_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    begun = threading.Event()
+
+    async def answer_never() -> None:
+        begun.set()
+        await asyncio.sleep(600)
+
+    def make_app(names: HostNames) -> FastAPI:
+        app = bare_app("a page", "", names, None)
+        app.add_api_route("/slow", answer_never)
+        return app
+
+    def visit(url: str) -> None:
+        with contextlib.suppress(httpx.HTTPError):
+            httpx.get(f"{url}slow", timeout=60)
+
+    with WebServer(make_app) as server:
+        visitor = threading.Thread(target=visit, args=(server.url,))
+        visitor.start()
+        assert begun.wait(60)
+    visitor.join()
+    written = capfd.readouterr().err
+    assert "timeout graceful shutdown exceeded" in written
+    assert "Traceback" not in written
