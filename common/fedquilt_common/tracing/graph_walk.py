@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn
 
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.tracing.channels import whole
+from fedquilt_common.tracing.layer_kinds import layer_kind
 from fedquilt_common.tracing.layers import LAYERS
 from fedquilt_common.tracing.operations import BY_NAME, FUNCTIONS, METHODS, pool, reshape
 from fedquilt_common.tracing.outputs import SAMPLES
@@ -74,9 +75,8 @@ def _trace_step(walk: Walk, module: nn.Module, node: fx.Node, values: dict[fx.No
     called, rule = _find_rule(walk, module, node)
     found = _execute(walk, called, to_tensors(args), to_tensors(kwargs))
     result = _apply(rule, walk, called, tuple(args), kwargs, found)
-    if type(called) not in BLOCKS:  # their layers are recorded one by one
-        kind = called if isinstance(called, str) else getattr(called, "__name__", type(called).__name__)
-        walk.note(kind, [args, dict(kwargs)], result)
+    if _kind_of(called) not in BLOCKS:  # their layers are recorded one by one
+        walk.note(_name_of(called), [args, dict(kwargs)], result)
     return result
 
 
@@ -99,7 +99,7 @@ def _find_rule(walk: Walk, module: nn.Module, node: fx.Node) -> tuple[Any, Rule]
     if node.op == "call_module":
         called = module.get_submodule(str(node.target))
         _check_stored(walk, called)
-        kind: Any = type(called)
+        kind = _kind_of(called)
         rule, what = LAYERS.get(kind) or BLOCKS.get(kind) or _RESHAPING.get(kind), f"a {kind.__name__}"
     elif node.op == "call_method":
         rule, what = METHODS.get(called), f".{called}()"
@@ -109,6 +109,14 @@ def _find_rule(walk: Walk, module: nn.Module, node: fx.Node) -> tuple[Any, Rule]
         walk.where = walk.owner_name or walk.where
         raise walk.refuse(f"nothing is known about the channels of {what}")
     return called, rule
+
+
+def _kind_of(called: Any) -> Any:
+    return layer_kind(called) if isinstance(called, nn.Module) else type(called)
+
+
+def _name_of(called: Any) -> str:
+    return called if isinstance(called, str) else str(getattr(called, "__name__", _kind_of(called).__name__))
 
 
 def _check_stored(walk: Walk, layer: nn.Module) -> None:
@@ -140,8 +148,9 @@ def _apply(rule: Rule, walk: Walk, called: Any, args: Any, kwargs: Any, found: A
     except FedquiltError:
         raise
     except Exception as error:
-        name = called if isinstance(called, str) else getattr(called, "__name__", type(called).__name__)
-        raise walk.refuse(f"{name}() has arguments whose channels cannot be followed ({error!r})") from error
+        raise walk.refuse(
+            f"{_name_of(called)}() has arguments whose channels cannot be followed ({error!r})"
+        ) from error
 
 
 def _execute(walk: Walk, called: Any, args: Any, kwargs: Any) -> Any:

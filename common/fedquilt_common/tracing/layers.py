@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedquilt_common.models.attention import Attention
 from fedquilt_common.models.static_norm import Scaler, StaticBatchNorm
 from fedquilt_common.tracing.channels import Dimension, dimension, keep_whole, whole
+from fedquilt_common.tracing.layer_kinds import layer_kind
 from fedquilt_common.tracing.partitions import pad_layer
 from fedquilt_common.tracing.tracer import KERNEL, ONE_GROUP, Rule, Traced, Walk, normalise_over, unite_elementwise
 
@@ -153,7 +154,7 @@ def recurrent(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], res
     """LSTM, GRU and RNN: all layers and directions keep the same hidden channels, because they have one size."""
     if getattr(module, "proj_size", 0):
         raise walk.refuse("a recurrent layer with proj_size")
-    x, gates = args[0], GATES[type(module)]
+    x, gates = args[0], GATES[layer_kind(module)]
     walk.next_layer()
     hidden = dimension(module.hidden_size, walk.where, walk.depth)
     directions = 2 if module.bidirectional else 1
@@ -228,7 +229,7 @@ def attention(walk: Walk, module: Attention, args: Any, kwargs: Mapping[str, Any
 def pooling(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
     """Pooling: shape (n, channels, places...) with other places, which are never cut."""
     (x,) = args
-    spatial = int(type(module).__name__[-2])
+    spatial = int(layer_kind(module).__name__[-2])
     walk.keep_whole(x.dims[-spatial:])
     return Traced(result, (*x.dims[:-spatial], *(whole(size) for size in result.shape[-spatial:])))
 

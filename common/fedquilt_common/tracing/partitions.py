@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedquilt_common.tracing.channels import Dimension, dimension, is_whole, whole
+from fedquilt_common.tracing.layer_kinds import layer_kind
 from fedquilt_common.tracing.tracer import Path, Traced, Walk, like, traced_in
 
 Args = tuple[Any, ...]
@@ -163,7 +164,7 @@ def pad(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> 
 
 def pad_layer(walk: Walk, module: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
     """``nn.ConstantPad2d`` and others: to a larger shape, as ``functional.pad``; one that crops cuts no channels."""
-    constant = type(module).__name__.startswith(("Constant", "Zero"))
+    constant = layer_kind(module).__name__.startswith(("Constant", "Zero"))
     traced, sides = _pad(walk, args[0], module.padding, result, cut=constant and min(module.padding) >= 0)
     if not all(map(is_whole, sides)):
         walk.attributes[walk.where, "padding"] = sides

@@ -16,17 +16,22 @@ from torch import Tensor, fx, nn
 
 from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.tracing.generators import read_generators, seed_generators
+from fedquilt_common.tracing.layer_kinds import OURS, layer_kind
 from fedquilt_common.tracing.outputs import refuse_exits
 
-_OURS = ("fedquilt_common.models.attention", "fedquilt_common.models.static_norm")
 _FACTORIES: Final = ("arange", "empty", "full", "linspace", "ones", "rand", "randn", "zeros")
 
 
 class ModelTracer(fx.Tracer):
-    """Symbolic tracing in which our layers with rules of their own are not entered."""
+    """Symbolic tracing that does not enter our layers with rules of their own, and layers that are torch's but in name.
+
+    torch does not enter its own layers, but for ``Sequential``.
+    """
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return m.__module__ in _OURS or super().is_leaf_module(m, module_qualified_name)
+        kind = layer_kind(m)
+        is_renamed = kind is not type(m) and not issubclass(kind, nn.Sequential)
+        return kind.__module__ in OURS or is_renamed or super().is_leaf_module(m, module_qualified_name)
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
         """Make a symbol of the input alone: it is all that training and evaluation give forward."""
@@ -97,10 +102,18 @@ def trace_draws(module: nn.Module) -> tuple[fx.Graph, bool]:
     except Exception as error:  # a user's forward can raise anything when it is traced
         place, line = _locate_error(module, error)
         raise UncuttableModelError(
-            f"the model cannot be cut: '{place}' cannot be traced{line}: {type(error).__name__}: {error}; forward must "
-            "not branch on its input, read its numbers or assign to a part of a tensor; rewrite it, or choose an "
-            "algorithm that sends whole models"
+            f"the model cannot be cut: '{place}' cannot be traced{line}: {type(error).__name__}: {error}; "
+            f"{_advise(module, place)}, or choose an algorithm that sends whole models"
         ) from error
+
+
+def _advise(module: nn.Module, place: str) -> str:
+    """Return what to change at the module ``place``."""
+    part = dict(module.named_modules()).get(place, module)
+    layer = next(kind for kind in type(part).__mro__ if kind.__module__.startswith("torch."))
+    if layer in (nn.Module, nn.Sequential):
+        return "forward must not branch on its input, read its numbers or assign to a part of a tensor; rewrite it"
+    return f"{type(part).__name__} changes the forward of {layer.__name__}: let it hold that layer as a part"
 
 
 def _locate_error(module: nn.Module, error: BaseException) -> tuple[str, str]:

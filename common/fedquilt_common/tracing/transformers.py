@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fedquilt_common.tracing.layer_kinds import layer_kind
 from fedquilt_common.tracing.layers import LAYERS
 from fedquilt_common.tracing.tracer import Rule, Traced, Walk, to_tensors, unite_elementwise
 
@@ -27,8 +28,8 @@ class _Block:
         """Apply the rule of one of its layers, and record it."""
         layer = self.module.get_submodule(part)
         self.walk.where = f"{self.name}.{part}"
-        result = LAYERS[type(layer)](self.walk, layer, inputs, options, layer(*to_tensors(inputs), **options))
-        self.walk.note(type(layer).__name__, inputs, result)
+        result = LAYERS[layer_kind(layer)](self.walk, layer, inputs, options, layer(*to_tensors(inputs), **options))
+        self.walk.note(layer_kind(layer).__name__, inputs, result)
         return result
 
     def apply(self, name: str, result: Tensor, *inputs: Traced) -> Traced:
@@ -82,7 +83,7 @@ def encoder(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], resul
     """``nn.TransformerEncoder``: shape (n, length, embedding) stays; its layers one after another, and its norm."""
     x, name = _take_source(walk, args, kwargs), walk.where
     for number, layer in enumerate(module.layers):
-        if type(layer) is not nn.TransformerEncoderLayer:
+        if layer_kind(layer) is not nn.TransformerEncoderLayer:
             raise walk.refuse(f"a TransformerEncoder of {type(layer).__name__}")
         x = _encode(_Block(walk, f"{name}.layers.{number}", layer), x)
     if module.norm is not None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from tests.support import renamed_layers
 from tests.support.user_modules import Build, conv, linear, module
 from torch import Tensor, nn
 from torch.nn import functional
@@ -56,6 +57,15 @@ def test_a_function_costs_what_its_layer_does(name: str, width: float) -> None:
         estimates = [memory_to_train(each, part, Training(batch=8), private=private)
                      for each, part in zip((function, own), parts, strict=True)]  # fmt: skip
         assert estimates[0] == estimates[1]
+
+
+def test_a_layer_by_another_name_costs_what_its_base_does() -> None:
+    own, base = (
+        plan(module(lambda s, x: s.h(s.n(s.c(x)).mean((2, 3))), c=conv(3, 8, 3), n=norm, h=linear(8, 3)), 3, 8, 8)
+        for norm in (lambda: renamed_layers.Norm(8), lambda: nn.BatchNorm2d(8))
+    )
+    half = [prefix(each.anatomy, 0.5, "floor") for each in (own, base)]
+    assert cost_of(own, half[0]) == cost_of(base, half[1])
 
 
 def test_a_convolution_of_computed_weights_costs_as_much() -> None:

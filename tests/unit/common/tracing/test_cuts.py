@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.support import lookalike_transformers, lookalikes
+from tests.support import lookalike_transformers, lookalikes, renamed_layers
 from tests.support.user_modules import Build, conv, linear, module
 from tests.support.wrapped import Wrapping
 from torch import Tensor, nn
@@ -129,8 +129,17 @@ def untouched(s: Any, x: Tensor) -> Any:
     return s.head(s.a(x).squeeze(-1).squeeze(-1)[:, None, :].flatten(1))
 
 
+def renamed(s: Any, x: Tensor) -> Any:
+    x = s.first(s.b(s.pool(s.norm(s.a(x)))))
+    return s.head(s.body(x.flatten(2).transpose(1, 2))[0][:, -1])
+
+
 MASKED: dict[str, tuple[Build, tuple[int, ...]]] = {
     "mlp": (build_model("mlp", {"hidden": [9, 7]}, IMAGE, 5), IMAGE),
+    "layers by other names": (module(
+        renamed, a=conv(3, 8, 3), norm=lambda: renamed_layers.Norm(8), pool=renamed_layers.Pool, b=conv(8, 6, 1),
+        first=lambda: renamed_layers.FirstNorm(6), body=lambda: renamed_layers.Recurrence(6, 4),
+        head=linear(4, 5)), IMAGE),
     "convnet": (build_model("convnet", {"width": 0.1}, (3, 16, 16), 5), (3, 16, 16)),
     "vgg16": (build_model("vgg16", {"width": 0.05}, (3, 32, 32), 5), (3, 32, 32)),
     "resnet18": (build_model("resnet18", {"width": 0.08}, (3, 12, 12), 5), (3, 12, 12)),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.support import lookalikes
+from tests.support import lookalikes, renamed_layers
 from tests.support.user_modules import Build, linear, module
 from tests.support.wrapped import Wrapping
 from torch import Tensor, nn
@@ -42,6 +42,9 @@ def old_weight_norm(layer: nn.Linear) -> Any:
 COMPUTED = r"'a': its weight is computed in each pass, as by weight_norm"
 REFUSED: dict[str, tuple[Build, str]] = {
     "an unknown layer": (module(lambda s, x: s.inner(x, x), inner=lambda: nn.Bilinear(6, 6, 5)), "'inner'.*Bilinear"),
+    "a changed layer": (
+        module(lambda s, x: s.a(x), a=lambda: renamed_layers.ActiveNorm(6)),
+        "'a' cannot be traced.*; ActiveNorm changes the forward of BatchNorm1d: let it hold that layer as a part, or"),
     "a branch": (module(lambda s, x: s.part(x), part=Branching), r"'part' cannot be traced \(line \d+ of test_refus"),
     "an unknown function": (module(lambda s, x: torch.fft.rfft(s.a(x)).real, a=linear(6, 5)), "fft_rfft|real"),
     "two inputs": (module(two_arguments, a=linear(6, 5)), "second argument"),
