@@ -158,7 +158,7 @@ COMMON = {
     "secure_aggregation": "aggregation algorithm_api errors types wire",
     "algorithm_api": "errors learning_tasks submodels types",
     "models": "errors types user_imports",
-    "tracing": "errors experiment models plurals privacy submodels user_imports",
+    "tracing": "errors experiment models plurals privacy seeds submodels user_imports",
     "training": "algorithm_api augment errors experiment learning_tasks models privacy seeds submodels tracing types",
     "aggregation": "algorithm_api errors learning_tasks process stored_samples submodels types wire",
     "datasets": (

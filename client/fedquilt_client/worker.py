@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from fedquilt_client.capacity import free_capacity, read_limit
 from fedquilt_client.failures import DamagedInputError, describe_failure
+from fedquilt_client.global_seeds import seed_globals
 from fedquilt_client.written_replies import reply_header, round_figure, write_joint_reply, write_reply
 from fedquilt_common.algorithm_api import Reply, Task
 from fedquilt_common.errors import (
@@ -218,6 +219,7 @@ class Worker:
         )
         if job.labels and board.run.public is not None:
             _ = ctx.public  # raises if the public set differs from the coordinator's
+        seed_globals(seed)
         reply = ctx.do(self._task(job, board))
         taken = {
             "joules": round_figure(self._find_energy(job)),

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import random
+import sys
+from typing import Final
+
+_NUMPY_LIMIT: Final = 1 << 32
+"""The seeds of numpy's global generator are below it."""
 
 
 def derive_seed(*parts: object) -> int:
@@ -12,3 +18,10 @@ def derive_seed(*parts: object) -> int:
     """
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
+
+
+def seed_python(seed: int) -> None:
+    """Start the global generators of Python and, if it is loaded, of numpy from ``seed``, which is not negative."""
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed % _NUMPY_LIMIT)

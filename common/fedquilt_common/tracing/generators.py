@@ -5,10 +5,15 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
+
+from fedquilt_common.seeds import seed_python
+
+SEED_LIMIT: Final = 1 << 63
+"""torch's seeds are below it."""
 
 
 def seed_torch(seed: int) -> None:
@@ -24,13 +29,15 @@ def seed_torch(seed: int) -> None:
 
 
 @contextlib.contextmanager
-def seed_generators() -> Iterator[None]:
-    """Seed the generators of torch, numpy and Python, and restore them; a forward may draw while it is traced."""
+def use_seed(seed: int) -> Iterator[None]:
+    """Start the global generators of torch, numpy and Python from ``seed`` inside the context; then restore them.
+
+    A user's model or loss may draw from any of the three, whenever it is built, traced, trained or evaluated.
+    """
     states = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
-        seed_torch(0)
-        random.seed(0)
-        np.random.seed(0)
+        seed_torch(seed % SEED_LIMIT)
+        seed_python(seed)
         try:
             yield
         finally:

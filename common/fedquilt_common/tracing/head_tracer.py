@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from fedquilt_common.errors import UncuttableModelError
-from fedquilt_common.tracing.generators import seed_generators
+from fedquilt_common.tracing.generators import use_seed
 from fedquilt_common.tracing.outputs import refuse_exits
 from fedquilt_common.tracing.symbolic import ModelTracer, used_arrays
 
@@ -38,7 +38,7 @@ def find_without_base(module: nn.Module, sample: Tensor) -> list[tuple[str, fx.G
         ExperimentError: its forward calls ``sys.exit``.
     """
     runs = copy.deepcopy(module)  # a forward pass in training mode changes the statistics of norms
-    with torch.no_grad(), seed_generators():
+    with torch.no_grad(), use_seed(0):
         try:
             layers = _run_whole(runs, sample)
         except Exception as error:  # a user's forward can raise anything

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedquilt_common.tracing.generators import seed_generators
+from fedquilt_common.tracing.generators import use_seed
 from fedquilt_common.tracing.outputs import example_batch
 
 
@@ -30,6 +30,6 @@ def mixes_samples(module: nn.Module, x: NDArray[Any]) -> bool:
 
 def _first_outputs(module: nn.Module, batch: Tensor) -> list[Tensor]:
     """Return the outputs for the first sample of a batch, of shape (n, *input_shape), with the same draws each time."""
-    with seed_generators(), torch.no_grad():
+    with use_seed(0), torch.no_grad():
         output = module(batch)
     return [one[0] for one in (output if isinstance(output, list | tuple) else [output])]

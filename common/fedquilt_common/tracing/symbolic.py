@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from fedquilt_common.errors import UncuttableModelError
-from fedquilt_common.tracing.generators import read_generators, seed_generators
+from fedquilt_common.tracing.generators import read_generators, use_seed
 from fedquilt_common.tracing.layer_kinds import OURS, layer_kind
 from fedquilt_common.tracing.outputs import refuse_exits
 
@@ -95,7 +95,7 @@ def trace_draws(module: nn.Module) -> tuple[fx.Graph, bool]:
         ExperimentError: it calls ``sys.exit``.
     """
     try:
-        with _traced_factories(), seed_generators():
+        with _traced_factories(), use_seed(0):
             before = read_generators()
             graph = ModelTracer().trace(module)
             return graph, read_generators() != before

@@ -23,6 +23,7 @@ from fedquilt_common.learning_tasks import LearningTask, ScoreCounts, add_counts
 from fedquilt_common.models.static_norm import StaticBatchNorm, list_statistics
 from fedquilt_common.submodels.heads import Head, TwoHeads, head_names
 from fedquilt_common.tracing.building import build_on_meta, build_to_load
+from fedquilt_common.tracing.generators import use_seed
 from fedquilt_common.tracing.heads import FoundHead, TwoHeaded, find_heads, head_module, list_heads, watch_features
 from fedquilt_common.tracing.outputs import example_batch
 from fedquilt_common.tracing.resize import cut_module
@@ -35,7 +36,6 @@ from fedquilt_common.training.module_arrays import load_arrays, to_arrays
 from fedquilt_common.training.precision import choose_arithmetic, evaluation_device, keep_kernels
 from fedquilt_common.training.private_phases import charge_phases, check_buffers, make_module_private, secret_seed
 from fedquilt_common.training.sgd_loop import SgdLoop, check_all_finite, trainable_parameters
-from fedquilt_common.training.torch_setup import use_seed
 from fedquilt_common.types import Arrays, Examples, OptimiserName, Progress
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedquilt_common.algorithm_api import Batch, Loss, TrainingPhase, half_precision_problem
 from fedquilt_common.errors import TrainingDivergedError
 from fedquilt_common.seeds import derive_seed
+from fedquilt_common.tracing.generators import SEED_LIMIT
 from fedquilt_common.tracing.outputs import OutputForm, check_same_form, form_of
 from fedquilt_common.training.evaluation_batches import evaluation_batches
 from fedquilt_common.training.lasting_optimisers import OptimiserState
@@ -25,7 +26,7 @@ from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout, to_
 from fedquilt_common.training.optimisers import Optimiser
 from fedquilt_common.training.precision import Arithmetic, LossScale, explain_unsupported, widen_halves
 from fedquilt_common.training.repeated_steps import repeat_until_taken
-from fedquilt_common.training.torch_setup import SEED_LIMIT, leave_new_memory
+from fedquilt_common.training.torch_setup import leave_new_memory
 from fedquilt_common.types import Examples, Progress
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Torch's settings for results that can be reproduced: threads, deterministic operations, seeds, new memory."""
+"""Torch's settings for results that can be reproduced: threads, deterministic operations, new memory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
-
-from fedquilt_common.tracing.generators import seed_torch
-
-SEED_LIMIT = 1 << 63
 
 
 def set_up_torch(threads: int = 1) -> None:
@@ -30,14 +26,6 @@ def set_up_torch(threads: int = 1) -> None:
 def fix_workspaces() -> None:
     """Let cuBLAS compute the same bits each time. torch asks for this once, at the first matrix product on a GPU."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-
-
-@contextlib.contextmanager
-def use_seed(seed: int) -> Iterator[None]:
-    """Start torch's global generator from ``seed`` inside the context, and restore it afterwards."""
-    with torch.random.fork_rng(devices=[]):
-        seed_torch(seed % SEED_LIMIT)
-        yield
 
 
 class _FilledMemory:

@@ -186,6 +186,20 @@ def test_labels_are_made_of_the_coordinators_public_set_or_not_at_all(own_digest
     assert own_digest or "the public set on this board differs" in event["reason"]
 
 
+def test_code_that_draws_from_global_generators_gives_the_same_bits_again(kit: Kit) -> None:
+    drawn = "[random.random(), numpy.random.rand(), float(torch.rand(1))]"
+    own = kit.package("drawing", f"import random, numpy, torch\nreturn Reply({{'x': numpy.array({drawn})}})")
+    run = kit.run(algorithm={"name": own})
+
+    def bits(round: int) -> bytes:
+        job = kit.job(run, round=round, allowed=["drawing"])
+        done(job)
+        return FileArrays(job.reply)["x"].tobytes()
+
+    assert bits(1) == bits(1)
+    assert bits(1) != bits(2)
+
+
 @pytest.mark.parametrize("field", ["algorithm", "model", "data"])
 def test_a_strangers_code_is_not_imported_unless_allowed(kit: Kit, model: Path, field: str) -> None:
     own = kit.package("stranger", "pass")

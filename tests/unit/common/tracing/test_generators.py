@@ -1,13 +1,16 @@
-"""Seeding torch: the numbers of ``torch.manual_seed``, with or without CUDA."""
+"""Seeding torch, numpy and Python: torch's numbers are those of ``torch.manual_seed``, with or without CUDA."""
 
 from __future__ import annotations
 
+import random
 import traceback
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from fedquilt_common.tracing.generators import seed_torch
+from fedquilt_common.tracing.generators import read_generators, seed_torch, use_seed
 
 
 @pytest.mark.parametrize("cuda", [False, True])
@@ -35,3 +38,15 @@ def test_the_generator_of_cuda_is_seeded_where_torch_has_one(monkeypatch: pytest
     monkeypatch.setattr(torch, "manual_seed", seeds.append)
     seed_torch(5)
     assert seeds == [5]
+
+
+def test_a_seed_starts_all_three_generators_and_leaves_them_as_they_were() -> None:
+    def draw(seed: int) -> tuple[Any, ...]:
+        with use_seed(seed):
+            return random.random(), np.random.rand(), float(torch.rand(1))
+
+    before = read_generators()
+    first = draw((1 << 63) - 1)
+    assert read_generators() == before
+    assert draw((1 << 63) - 1) == first
+    assert all(one != other for one, other in zip(first, draw(3), strict=True))
