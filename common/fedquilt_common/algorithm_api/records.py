@@ -21,11 +21,12 @@ class Task:
     """The request to one client in an exchange.
 
     Attributes:
-        kind: names the work; the algorithm's ``work`` reads it, such as ``train`` or ``evaluate``.
+        kind: names the work; the algorithm's ``work`` reads it, such as ``train`` or ``evaluate``. Up to 64 letters,
+            digits, ``_``, ``.`` and ``-``.
         arrays: what the client receives. Tasks that hold the same object share one publication. On the server they have
             the shapes of the whole model. With ``slice``, the client receives only its entries, in the sub-model's
             shapes.
-        scalars: further values by name, sent as they are.
+        scalars: further values by name, sent as they are; numbers are finite.
         expect: shapes of the reply's arrays by name. A tuple lists alternatives, of which the reply must have one.
             None: the shapes that the client received.
         slice: the sub-model that the client receives; None: everything.

@@ -24,6 +24,7 @@ from fedquilt_server.lab.seam_checks import (
     state_problem,
     tasks_problem,
 )
+from fedquilt_server.lab.task_checks import plain_tasks
 from fedquilt_server.status.run_file_names import LOGS
 
 log = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ class CheckedAlgorithm(AlgorithmWrapper):
         try:
             while not (step := self._call(at, _take_step, steps, replies)).ended:
                 self._refuse(at, tasks_problem(step.value, ctx.clients, state))
-                replies = yield step.value
+                replies = yield plain_tasks(step.value)
         finally:
             self._call(at, steps.close)
         return self._check_state(at, step.value, state, [state.arrays] if state.arrays else self.models())

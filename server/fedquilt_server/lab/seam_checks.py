@@ -12,9 +12,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedquilt_common.algorithm_api import State, Task
+from fedquilt_common.algorithm_api import State
+from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import Arrays
 from fedquilt_server.lab.array_checks import arrays_problem, layout_problem, shorten
+from fedquilt_server.lab.task_checks import task_problem
 
 _NO_GENERATOR: Final = (
     "a generator; write a method with `replies = yield {client: task for client in ctx.select()}` and "
@@ -26,7 +28,6 @@ _NO_MAPPING: Final = (
 )
 _NO_FIRST_STATE: Final = "return the first state, such as `State(model)`"
 _NO_STATE: Final = "return the next state, such as `State(mean(replies, like=state.arrays))`"
-_SCALARS: Final = (str, int, float, bool)
 
 
 def round_problem(steps: object) -> str:
@@ -44,9 +45,9 @@ def tasks_problem(tasks: object, clients: int, state: State) -> str:
     """
     if not isinstance(tasks, Mapping):
         return f"yielded {shorten(tasks)}; {_NO_MAPPING}"
-    checked = {id(state.arrays), id(state.extra)}
+    checked = {("arrays", id(state.arrays)), ("arrays", id(state.extra))}
     for client, task in tasks.items():
-        if problem := _client_problem(client, clients) or _task_problem(task, client, checked):
+        if problem := _client_problem(client, clients) or task_problem(task, client, checked):
             return problem
     return ""
 
@@ -57,19 +58,6 @@ def _client_problem(client: object, clients: int) -> str:
     if not 0 <= int(client) < clients:
         return f"yielded a task for client {client}, which does not exist; the clients are 0 to {clients - 1}"
     return ""
-
-
-def _task_problem(task: object, client: object, checked: set[int]) -> str:
-    """Check one task; arrays that are in ``checked`` by their id are known to be right, and those checked now join."""
-    if not isinstance(task, Task):
-        return f"yielded {shorten(task)} for client {client}; yield a Task for each client, such as Task('train')"
-    for name, value in task.scalars.items():
-        if not isinstance(value, _SCALARS):
-            return f"Task.scalars[{name!r}] of client {client} is {shorten(value)}; use a text, number, True or False"
-    if id(task.arrays) in checked:
-        return ""
-    checked.add(id(task.arrays))
-    return arrays_problem(task.arrays, f"Task.arrays of client {client}")
 
 
 def state_problem(state: object, before: State | None, models: Iterable[Arrays]) -> str:
@@ -89,7 +77,22 @@ def state_problem(state: object, before: State | None, models: Iterable[Arrays])
         )
     if not problem and (before is None or state.extra is not before.extra):
         problem = arrays_problem(state.extra, "State.extra")
-    return problem or scores_problem(state.scores, "State.scores")
+    return (
+        problem
+        or scores_problem(state.scores, "State.scores")
+        or _parts_problem(state.parts, "State.parts")
+        or _parts_problem(state.apart, "State.apart")
+    )
+
+
+def _parts_problem(parts: object, where: str) -> str:
+    """Check the sub-models that clients have trained."""
+    if not isinstance(parts, Mapping):
+        return f"{where} is {shorten(parts)}; it maps clients to the Slice that each has trained"
+    for client, part in parts.items():
+        if not isinstance(part, Slice):
+            return f"{where}[{client!r}] is {shorten(part)}; it is the Slice that the client has trained"
+    return ""
 
 
 def scores_problem(scores: object, where: str) -> str:

@@ -93,7 +93,34 @@ YIELDED: dict[str, tuple[Any, str]] = {
     "a list as array": ({0: Task("train", {"x": [1.0]})}, "Task.arrays of client 0['x'] is the list [1.0]"),  # type: ignore[dict-item]
     "objects": ({0: Task("train", {"x": np.array([{}])})}, "arrays of dtype object cannot be sent"),
     "not finite": ({0: Task("train", {"x": NAN})}, "Task.arrays of client 0['x'] has numbers that are not finite"),
-    "an object as scalar": ({0: Task("train", MODEL, {"x": []})}, "Task.scalars['x'] of client 0 is the list []"),  # type: ignore[dict-item]
+    "an object as scalar": ({0: Task("train", MODEL, {"x": []})}, "Task.scalars of client 0['x'] is the list []"),  # type: ignore[dict-item]
+    "infinity as scalar": (
+        {0: Task("train", MODEL, {"best": np.inf})},
+        "Task.scalars of client 0['best'] is inf, which",
+    ),
+    "a number as scalar's name": (
+        {0: Task("train", scalars={1: 2})},  # type: ignore[dict-item]
+        "Task.scalars of client 0 has the name the int 1",
+    ),
+    "a kind of two words": ({0: Task("train it")}, "Task.kind of client 0 is the str 'train it'; use up to 64 letters"),
+    "a kind of another alphabet": ({0: Task("tränen")}, "Task.kind of client 0 is the str 'tränen'"),
+    "a list of shapes": ({0: Task("train", expect=[(3,)])}, "Task.expect of client 0 is the list [(3,)]; map names"),  # type: ignore[arg-type]
+    "a length as shape": ({0: Task("train", expect={"a": 3})}, "Task.expect of client 0['a'] is the int 3; map names"),  # type: ignore[dict-item]
+    "arrays as shapes": ({0: Task("train", expect=MODEL)}, "Task.expect of client 0['w'] is the ndarray array([0.]"),  # type: ignore[arg-type]
+    "a wrong alternative": (
+        {0: Task("train", expect=({"a": (3,)}, {"a": (-3,)}))},
+        "Task.expect of client 0['a'] is the",
+    ),
+    "a text as slice": ({0: Task("train", slice="half")}, "Task.slice of client 0 is the str 'half'; use a Slice"),  # type: ignore[arg-type]
+    "an open bound": ({0: Task("train", metrics={"loss": (0, None)})}, "Task.metrics of client 0['loss'] is the tuple"),  # type: ignore[dict-item]
+    "bounds in the wrong order": (
+        {0: Task("train", metrics={"loss": (1, 0)})},
+        "map names to the least and the greatest",
+    ),
+    "an unknown dtype": ({0: Task("train", MODEL, dtypes={"w": "float99"})}, "Task.dtypes of client 0['w'] is the str"),
+    "a dtype that is not sent": ({0: Task("train", MODEL, dtypes={"w": "complex64"})}, "of dtype complex64 cannot be"),
+    "a dtype of no array": ({0: Task("train", MODEL, dtypes={"x": "int64"})}, "names 'x', which no reply has"),
+    "a text as flag": ({0: Task("train", lasting="no")}, "Task.lasting of client 0 is the str 'no'; use True or"),  # type: ignore[arg-type]
     "in an Ask": (Ask({99: TASK}, 1), "client 99, which does not exist"),
 }
 
@@ -127,6 +154,8 @@ RETURNED: dict[str, tuple[Any, str]] = {
     "a text as score": (State(MODEL, scores={"accuracy": "high"}), "State.scores['accuracy'] is the str 'high'"),  # type: ignore[dict-item]
     "no JSON": (State(MODEL, report={"x": {1, 2}}), "State.report['x'] is the set {1, 2}, which is not JSON"),
     "not finite in the report": (State(MODEL, report={"x": [NAN[0]]}), "State.report['x'] is the list"),
+    "a text as part": (State(MODEL, parts={0: "half"}), "State.parts[0] is the str 'half'; it is the Slice that"),  # type: ignore[dict-item]
+    "no parts": (State(MODEL, apart=3), "State.apart is the int 3; it maps clients to the Slice"),  # type: ignore[arg-type]
     "no report": (State(MODEL, report=3), "State.report is the int 3"),  # type: ignore[arg-type]
 }
 
@@ -270,6 +299,19 @@ def test_an_algorithm_without_a_global_model_has_no_arrays() -> None:
     own = checked(Own({}, State({}, {"v": np.ones(3)}), first=State({})))
     machine = Machine(own, POLICY, own.init(MODEL, labs(1)(0, {}, 0.0, {})), labs(2), load, done=1)
     assert kinds(machine.proceed(State({}), 0.0)) == []
+
+
+def test_numbers_of_numpy_are_clients_and_scalars() -> None:
+    task = Task("train", MODEL, {"rate": np.float32(0.5), "steps": np.int64(3)})
+    own = checked(Own(Ask({np.int64(0): task, np.int64(1): task}, 1)))
+    steps = own.round(State(MODEL), labs(1)(4, {}, 0.0, {}))
+    asked = next(steps)
+    assert isinstance(asked, Ask)
+    assert (asked.until, [type(client) for client in asked]) == (1, [int, int])
+    assert asked[0] is asked[1]
+    assert asked[0].scalars == {"rate": 0.5, "steps": 3}
+    assert [type(value) for value in asked[0].scalars.values()] == [float, int]
+    steps.close()
 
 
 @pytest.mark.parametrize("until", [1.5, "2", True, None])
