@@ -67,6 +67,7 @@ def test_sound_data_sets_load_read_only(load: Callable[[str], Dataset], body: st
         ("return Dataset('own', Examples(np.zeros(1), np.array(['a'])), part(), 3)", "train: y is <U1 of shape"),
         ("return Dataset('own', (1, 2), part(), 3)", "train: is a tuple"),
         ("return Dataset('own', part(), part(), '3')", "its classes are '3'; give a whole number"),
+        ("return Dataset('own', part(), part(), 10**12)", "its classes are 1000000000000; give .* from 0 to 1,000,000"),
         ("return Dataset('own', part(), part(), 3, subjects=np.arange(3))", r"subjects have the shape \(3,\)"),
         ("return Dataset('own', part(), Examples(np.zeros((1, 3)), np.array([0])), 3)", "x has the shape .* make them"),
     ],
