@@ -111,7 +111,7 @@ def inspect_(
     with print_to_stderr(wanted=json_):
         found = inspect_target(target, allow or [], overrides or [], rebalanced)
     if json_:
-        typer.echo(json.dumps(asdict(found), indent=2))
+        typer.echo(json.dumps(asdict(found), indent=2, allow_nan=False))
     else:
         _print_inspection(found, Console())
     if png is not None:

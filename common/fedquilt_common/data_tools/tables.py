@@ -109,7 +109,7 @@ def _add_values(table: Table, groups: TargetGroups) -> list[list[str]]:
 
 
 def _value_cells(group: TargetGroup) -> list[str]:
-    if not group.samples:
+    if not group.quantiles:
         return []
     return [*(f"{value:.4g}" for value in group.quantiles), draw_bars(group.counts, max(group.counts))]
 
@@ -145,8 +145,9 @@ def _class_table(targets: TargetGroups) -> Table:
 
 def _describe_part(part: PartSummary) -> str:
     span = "" if part.least is None else f" from {part.least:.4g} to {part.greatest:.4g}"
+    strange = f"; NaN or infinite inputs: {part.not_finite:,}" if part.not_finite else ""
     targets = f"; targets {part.target_dtype} {_shape(part.target_shape)}" if part.target_shape else ""
-    return f"{part.samples:>9,} samples of {_shape(part.shape)}, {part.dtype}{span}{targets}"
+    return f"{part.samples:>9,} samples of {_shape(part.shape)}, {part.dtype}{span}{strange}{targets}"
 
 
 def _shape(shape: tuple[int, ...]) -> str:
