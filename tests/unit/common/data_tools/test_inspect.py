@@ -85,6 +85,15 @@ def test_inputs_that_are_not_finite_are_counted_beside_the_range_of_the_others(
     assert json.dumps(asdict(summary), allow_nan=False)
 
 
+def test_texts_of_a_data_set_do_not_control_the_terminal() -> None:
+    summary = summarise_dataset(small_set(name="s\x1b[2Jl\n", note="a\x9b2J"), "classification")
+    first, *rest = rendered(*draw_set(summary)).splitlines()
+    assert first == "s [2Jl : classification, 3 classes"
+    assert "  note: a 2J" in rest
+    groups = TargetGroups("samples", (TargetGroup("[red]\x1b7", 5),))
+    assert "[red] 7  " in rendered(draw_groups(groups, "client"))
+
+
 class RecordingRows:
     """Bytes in a file, of which only some are read at a time."""
 
