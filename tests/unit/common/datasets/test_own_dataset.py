@@ -42,6 +42,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Dat
         "return Dataset('own', part(), part(), 3)",
         "return Dataset('own', part(), part(y=(0.0, 1.0, 2.0, 1.0)), 3, subjects=np.arange(4))",
         "return Dataset('own', part(), part(x=0, y=()), 3)",
+        "return Dataset('own', part(x=0, y=()), part(), 3)",
         "return Dataset('own', part(), part(), part().y.max() + 1)",
         "return Dataset('own', part(y=(.5, 1, 2, 3)), part(), 0)",
     ],
