@@ -361,7 +361,8 @@ def test_divergence_in_half_with_a_mean_of_squares_does_not_blame_the_rate(optim
     ("key", "value", "chosen"), [("lr", 1e6, "fp16"), ("weight_decay", 1e6, "fp16"), ("lr", 1e39, "fp32")]
 )
 def test_a_setting_beyond_the_number_format_is_named(key: str, value: float, chosen: str) -> None:
-    one = learner(precision=chosen, **{key: value})
+    options: dict[str, Any] = {key: value}
+    one = learner(precision=chosen, **options)
     words = f"training.{key} = {value:g}: is too large for training.precision = {chosen}; choose a smaller one"
     with pytest.raises(UnsupportedPrecisionError, match=re.escape(words)):
         one.train(one.init(0), flat(), seed=0)
