@@ -173,7 +173,7 @@ COMMON = {
     "catalogue": "algorithms datasets errors models user_imports",
     "data_tools": (
         "aggregation catalogue cli datasets downloads errors experiment_file experiment_tools files learning_tasks "
-        "rejections types user_imports wire"
+        "rejections terminal_text types user_imports wire"
     ),
     "broker_options": "errors wire",
     "doctor": "broker_options errors experiment learning_tasks plurals terminal_text training types wire",

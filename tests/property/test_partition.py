@@ -163,6 +163,11 @@ def test_what_cannot_be(clients: int, scheme: str, alpha: float | None, least: i
         partition(np.arange(10) % 2, clients, scheme, alpha, least, seed=0)
 
 
+def test_without_samples_fewer_clients_are_no_advice() -> None:
+    with pytest.raises(ExperimentError, match=r"data\.set: the data set has no samples for its 8 clients; .* own if"):
+        partition(np.zeros(0, np.int64), 8, "uniform", None, 1, seed=0)
+
+
 def test_regression_has_no_classes_to_skew() -> None:
     targets = np.linspace(0, 1, 10)
     with pytest.raises(ExperimentError, match="has no classes"):

@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
-from rich.text import Text
 
 from fedquilt_common.aggregation.rebalance import ThresholdRule
 from fedquilt_common.cli import add_parts
@@ -23,7 +22,7 @@ from fedquilt_common.data_tools.list_data import list_sets
 from fedquilt_common.data_tools.progress import describe_file, draw_sets, show_bytes, show_files
 from fedquilt_common.data_tools.publish_data import explain_next_steps, publish_bundle, publish_manifest
 from fedquilt_common.data_tools.shard_folder import write_shard_folder
-from fedquilt_common.data_tools.tables import draw_groups, draw_set
+from fedquilt_common.data_tools.tables import draw_groups, draw_set, plain_text
 from fedquilt_common.datasets import FOLDER_VARIABLE, UNPREPARED, data_folder
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.experiment_file import load_experiment
@@ -111,7 +110,7 @@ def inspect_(
     with print_to_stderr(wanted=json_):
         found = inspect_target(target, allow or [], overrides or [], rebalanced)
     if json_:
-        typer.echo(json.dumps(asdict(found), indent=2))
+        typer.echo(json.dumps(asdict(found), indent=2, allow_nan=False))
     else:
         _print_inspection(found, Console())
     if png is not None:
@@ -172,9 +171,9 @@ def _print_inspection(found: Inspection, console: Console) -> None:
         for part in draw_set(summary):
             console.print(part)
     for name, why in found.problems:
-        console.print(Text(f"{name}: cannot be loaded from here: {why}"), soft_wrap=True)
+        console.print(plain_text(f"{name}: cannot be loaded from here: {why}"), soft_wrap=True)
     for name, files in found.missing:
-        console.print(Text(f"{name}: not there: {', '.join(files)}"), soft_wrap=True)
+        console.print(plain_text(f"{name}: not there: {', '.join(files)}"), soft_wrap=True)
     if found.files and not found.sets:
         console.print(_draw_files(found.files))
         for file in found.files:
@@ -189,7 +188,7 @@ def _draw_files(files: tuple[FileFacts, ...]) -> Table:
     for heading in ("files", "size", "path", "contents"):
         table.add_column(heading, justify="right" if heading in ("files", "size") else "left")
     for file in files:
-        table.add_row(f"{file.files:,}", decimal(file.size), Text(file.path), Text(file.what))
+        table.add_row(f"{file.files:,}", decimal(file.size), plain_text(file.path), plain_text(file.what))
     return table
 
 
@@ -197,7 +196,7 @@ def _print_classes(file: FileFacts, console: Console) -> None:
     if file.classes:
         shown = list(file.classes.items())[:_MOST_CLASSES]
         words = ", ".join(f"{name} {count:,}" for name, count in shown)
-        console.print(Text(f"{file.path}: {len(file.classes)} classes: {words}"), soft_wrap=True)
+        console.print(plain_text(f"{file.path}: {len(file.classes)} classes: {words}"), soft_wrap=True)
 
 
 add_parts("data", data_app)

@@ -94,7 +94,7 @@ def _draw_bubbles(axes: Axes, groups: TargetGroups) -> None:
 
 def _draw_boxes(axes: Axes, groups: TargetGroups) -> None:
     at = {share: place for place, share in enumerate(QUANTILES)}
-    drawn = [(place, group) for place, group in enumerate(groups.groups) if group.samples]
+    drawn = [(place, group) for place, group in enumerate(groups.groups) if group.quantiles]
     boxes: list[dict[str, Any]] = [
         {
             "whislo": group.quantiles[at[0.05]], "q1": group.quantiles[at[0.25]], "med": group.quantiles[at[0.5]],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -29,8 +30,9 @@ class PartSummary:
         dtype: of the inputs.
         target_shape: of one target; () for a class.
         target_dtype: of the targets.
-        least: smallest input; None without samples.
-        greatest: greatest input.
+        least: smallest finite input; None without any.
+        greatest: greatest finite input.
+        not_finite: inputs that are NaN or infinite.
     """
 
     samples: int
@@ -40,6 +42,7 @@ class PartSummary:
     target_dtype: str
     least: float | None
     greatest: float | None
+    not_finite: int
 
 
 @dataclass(frozen=True)
@@ -163,19 +166,20 @@ def _take_classes(y: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _count_values(groups: Sequence[tuple[str, NDArray[Any]]], kept: Sequence[int]) -> TargetGroups:
-    present = [y for _, y in groups if len(y)]
+    finite = [y[np.isfinite(y)] for _, y in groups]
+    present = [y for y in finite if len(y)]
     if not present:
-        return TargetGroups("values", tuple(TargetGroup(name, 0) for name, _ in groups))
+        return TargetGroups("values", tuple(TargetGroup(name, len(y)) for name, y in groups))
     edges = np.linspace(min(float(y.min()) for y in present), max(float(y.max()) for y in present), BINS + 1)
     counted = (
         TargetGroup(
             name,
             len(y),
-            _to_ints(np.histogram(y, edges)[0]),
-            tuple(float(value) for value in np.quantile(y, QUANTILES)) if len(y) else (),
+            _to_ints(np.histogram(values, edges)[0]),
+            tuple(float(value) for value in np.quantile(values, QUANTILES)) if len(values) else (),
             rest,
         )
-        for (name, y), rest in zip(groups, kept, strict=True)
+        for (name, y), values, rest in zip(groups, finite, kept, strict=True)
     )
     return TargetGroups("values", tuple(counted), tuple(map(float, edges)))
 
@@ -188,20 +192,32 @@ def _count_subjects(dataset: Dataset, subjects: NDArray[np.int64]) -> TargetGrou
 
 
 def _summarise_part(part: Examples) -> PartSummary:
-    least, greatest = _find_range(part.x)
     return PartSummary(
-        len(part), tuple(part.x.shape[1:]), str(part.x.dtype), tuple(part.y.shape[1:]), str(part.y.dtype), least,
-        greatest,
+        len(part), tuple(part.x.shape[1:]), str(part.x.dtype), tuple(part.y.shape[1:]), str(part.y.dtype),
+        *_find_range(part.x),
     )  # fmt: skip
 
 
-def _find_range(x: NDArray[Any]) -> tuple[float | None, float | None]:
-    """Return the smallest and the greatest input; a block at a time, because the samples may be on the disk."""
+def _find_range(x: NDArray[Any]) -> tuple[float | None, float | None, int]:
+    """Return the smallest and the greatest finite input, and how many inputs are not finite.
+
+    It reads a block at a time, because the samples may be on the disk.
+    """
     if 0 in x.shape or x.dtype.kind not in "biuf":  # x.size would read all samples into memory
-        return None, None
-    blocks = (x[start : start + _BLOCK] for start in range(0, len(x), _BLOCK))
-    ends = [(float(block.min()), float(block.max())) for block in blocks]
-    return min(least for least, _ in ends), max(greatest for _, greatest in ends)
+        return None, None, 0
+    ends = [_find_ends(x[start : start + _BLOCK]) for start in range(0, len(x), _BLOCK)]
+    least, greatest = min(low for low, _, _ in ends), max(high for _, high, _ in ends)
+    not_finite = sum(count for _, _, count in ends)
+    return (least, greatest, not_finite) if least <= greatest else (None, None, not_finite)
+
+
+def _find_ends(block: NDArray[Any]) -> tuple[float, float, int]:
+    """Return what ``_find_range`` does; infinity and its negative without any finite input."""
+    least, greatest = float(block.min()), float(block.max())
+    if math.isfinite(least) and math.isfinite(greatest):  # most blocks: no copy
+        return least, greatest, 0
+    finite = block[np.isfinite(block)].astype(np.float64)
+    return float(finite.min(initial=np.inf)), float(finite.max(initial=-np.inf)), block.size - finite.size
 
 
 def _to_ints(counts: NDArray[Any]) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedquilt_common.data_tools.summaries import QUANTILES, PartSummary, SetSummary, TargetGroup, TargetGroups
+from fedquilt_common.terminal_text import printable
 
 MOST_COLUMNS: Final = 12
 """Classes up to which each has a column with numbers; more classes are drawn as bars."""
@@ -18,16 +19,21 @@ _WIDEST_BARS: Final = 64
 _FULL: Final = 30
 
 
+def plain_text(text: str, style: str = "") -> Text:
+    """Return a text without markup and without characters that control a terminal: files and data sets have both."""
+    return Text(printable(text), style)
+
+
 def draw_set(summary: SetSummary) -> Iterator[RenderableType]:
     """Describe a data set: its parts, its classes, and its natural clients in one line."""
     classes = f", {summary.classes} classes" if summary.classes else ""
-    yield Text(f"{summary.name}: {summary.task}{classes}", style="bold")
+    yield plain_text(f"{summary.name}: {summary.task}{classes}", style="bold")
     for name, part in summary.parts.items():
         yield Text(f"  {name:<6}{_describe_part(part)}")
     if summary.natural is not None:
         yield Text(f"  natural clients: {describe_sizes(summary.natural)}")
     if summary.note:
-        yield Text(f"  note: {summary.note}")
+        yield plain_text(f"  note: {summary.note}")
     if summary.targets.kind == "classes":
         yield _class_table(summary.targets)
     elif summary.targets.kind == "values":
@@ -74,7 +80,7 @@ def _draw_groups(groups: TargetGroups, what: str, *, as_bars: bool) -> Table:
     cells = draw(table, groups)
     for group, more in zip(groups.groups, cells, strict=True):
         kept = [f"{group.kept:,}"] if keeps else []
-        table.add_row(group.name, f"{group.samples:,}", *kept, *more)
+        table.add_row(plain_text(group.name), f"{group.samples:,}", *kept, *more)
     return table
 
 
@@ -109,7 +115,7 @@ def _add_values(table: Table, groups: TargetGroups) -> list[list[str]]:
 
 
 def _value_cells(group: TargetGroup) -> list[str]:
-    if not group.samples:
+    if not group.quantiles:
         return []
     return [*(f"{value:.4g}" for value in group.quantiles), draw_bars(group.counts, max(group.counts))]
 
@@ -145,8 +151,9 @@ def _class_table(targets: TargetGroups) -> Table:
 
 def _describe_part(part: PartSummary) -> str:
     span = "" if part.least is None else f" from {part.least:.4g} to {part.greatest:.4g}"
+    strange = f"; NaN or infinite inputs: {part.not_finite:,}" if part.not_finite else ""
     targets = f"; targets {part.target_dtype} {_shape(part.target_shape)}" if part.target_shape else ""
-    return f"{part.samples:>9,} samples of {_shape(part.shape)}, {part.dtype}{span}{targets}"
+    return f"{part.samples:>9,} samples of {_shape(part.shape)}, {part.dtype}{span}{strange}{targets}"
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedquilt_common.errors import DataUnavailableError, FedquiltError
+from fedquilt_common.experiment.section import MOST
 from fedquilt_common.learning_tasks import make_learning_task
 from fedquilt_common.learning_tasks.learning_task import LearningTask
 from fedquilt_common.stored_samples import StoredSamples
@@ -51,9 +52,9 @@ def _check_dataset(dataset: Any, where: str) -> Dataset:
         raise DataUnavailableError(
             f"{where}: its factory returned a {type(dataset).__name__}; it must return a fedquilt_common.types.Dataset"
         )
-    if not isinstance(dataset.classes, int | np.integer) or dataset.classes < 0:
+    if not isinstance(dataset.classes, int | np.integer) or not 0 <= dataset.classes <= MOST:
         raise DataUnavailableError(
-            f"{where}: its classes are {dataset.classes!r}; give a whole number, 0 for regression"
+            f"{where}: its classes are {dataset.classes!r}; give a whole number from 0 to {MOST:,}, 0 for regression"
         )
     for part, samples in (("train", dataset.train), ("test", dataset.test)):
         _check_arrays(samples, f"{where}, {part}")

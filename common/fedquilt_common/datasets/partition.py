@@ -164,6 +164,11 @@ def _check(labels: NDArray[np.integer], clients: int, min_samples: int) -> None:
         raise ExperimentError(
             f"data.clients = {clients}, data.partition.min_samples = {min_samples}: both must be 1 or more"
         )
+    if not len(labels):
+        raise ExperimentError(
+            f"data.set: the data set has no samples for its {clients} clients; choose another one, or data.delivery = "
+            "own if boards have the samples"
+        )
     if clients > len(labels):
         raise ExperimentError(
             f"data.clients = {clients}: the data set has {len(labels)} samples, which is too few; use fewer clients"

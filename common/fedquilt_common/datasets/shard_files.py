@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
 from fedquilt_common.errors import DataUnavailableError, PayloadError
+from fedquilt_common.experiment.section import MOST
 from fedquilt_common.stored_samples import as_samples, as_stored
 from fedquilt_common.types import Dataset, Examples
 from fedquilt_common.wire.chunks import Blob
@@ -45,7 +46,7 @@ class DatasetForm:
     name: Annotated[str, Field(max_length=200)]
     shape: Annotated[tuple[Number, ...], Field(max_length=8)]
     dtype: NumberType
-    classes: Number
+    classes: Annotated[int, Field(ge=0, le=MOST)]
     task: Word = ""
     label_shape: Annotated[tuple[Number, ...], Field(max_length=8)] = ()
     label_dtype: NumberType = "int64"

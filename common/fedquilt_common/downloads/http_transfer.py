@@ -77,13 +77,14 @@ class HttpDownload:
             raise DownloadError(f"{self.url}: cannot be opened: {error}; correct the address") from error
 
     def _repeat(self, client: httpx.Client) -> bool:
-        failures = 0
+        failures, most = 0, self.part.count_bytes()
         while True:
-            before = self.part.count_bytes()
             try:
                 return self._attempt(client)
             except _LostConnectionError as error:
-                failures = 1 if self.part.count_bytes() > before else failures + 1
+                now = self.part.count_bytes()
+                # Bytes that replace discarded ones are no progress: a server could send them again without end.
+                failures, most = (1, now) if now > most else (failures + 1, most)
                 if failures >= self.retries.attempts:
                     reason = str(error).rstrip(".")
                     raise DownloadError(

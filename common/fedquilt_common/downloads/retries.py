@@ -14,7 +14,8 @@ class Retries:
     """How often a download is repeated.
 
     Attributes:
-        attempts: failures in a row after which it ends. A failure after new bytes counts as the first.
+        attempts: failures in a row after which it ends. A failure counts as the first if the part is longer
+            than ever before in this download.
         first_wait: seconds before the first repetition; they double each time, up to 30 s.
     """
 

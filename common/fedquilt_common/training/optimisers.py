@@ -9,6 +9,7 @@ Small parameters change together, because a GPU takes longer to start an operati
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedquilt_common.errors import UnsupportedPrecisionError
 from fedquilt_common.training.precision import LossScale, widen_halves
 from fedquilt_common.types import Arrays
 
@@ -85,9 +87,24 @@ class Optimiser:
             if gradients is None:
                 return False
             self._steps += 1
-            for step in joint_steps(zip(places, parameters, gradients, strict=True)):
-                _UPDATES[self.training.optimiser](self, self._decay(step))
+            with self._explain_overflow():
+                for step in joint_steps(zip(places, parameters, gradients, strict=True)):
+                    _UPDATES[self.training.optimiser](self, self._decay(step))
         return True
+
+    @contextlib.contextmanager
+    def _explain_overflow(self) -> Iterator[None]:
+        """Name the setting that makes torch refuse a step: a factor beyond the parameters' number format."""
+        try:
+            yield
+        except RuntimeError as error:
+            if "without overflow" not in str(error):
+                raise
+            value, key = max((self.rate, "lr"), (self.training.weight_decay, "weight_decay"))
+            raise UnsupportedPrecisionError(
+                f"training.{key} = {value:g}: is too large for training.precision = {self.training.precision}; "
+                "choose a smaller one"
+            ) from error
 
     def _decay(self, step: JointStep) -> JointStep:
         """Add the weight decay to copies of the gradients: autograd may give two parameters the same one."""

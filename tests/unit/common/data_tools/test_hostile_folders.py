@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from fedquilt_common.cli import run as run_cli
 from fedquilt_common.data_tools.folder_facts import describe_folder
 from fedquilt_common.datasets.archives import read_files
 from fedquilt_common.errors import DataUnavailableError
@@ -74,6 +75,14 @@ def test_a_header_of_a_tar_does_not_fill_the_memory(tmp_path: Path) -> None:
     assert what == f"is damaged (a header has {700 << 20} bytes); fetch it again"
     with pytest.raises(DataUnavailableError, match=f"is damaged .a header has {700 << 20} bytes"):
         list(read_files(tmp_path, lambda _: True))
+
+
+def test_names_in_a_folder_do_not_control_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a\x1b[2J.csv").write_text("x,class\n1,be\x1b]0;ep\x07\n2,click\n")
+    run_cli(["data", "inspect", str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert "a [2J.csv: 2 classes: be ]0;ep  1, click 1" in printed
+    assert "\x1b" not in printed
 
 
 @pytest.mark.filterwarnings("error")

@@ -7,6 +7,7 @@ import io
 import json
 import lzma
 import tarfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,33 @@ def test_facts_of_a_data_set() -> None:
     assert "natural clients: 2, with 2 to 4 samples, median 4" in text
 
 
+@pytest.mark.parametrize(
+    ("x", "expected", "words"),
+    [
+        ([[0.5, np.nan], [-np.inf, 2.0]], (0.5, 2.0, 2), "float32 from 0.5 to 2; NaN or infinite inputs: 2"),
+        ([[np.nan, np.nan], [np.nan, np.inf]], (None, None, 4), "float32; NaN or infinite inputs: 4"),
+    ],
+)
+def test_inputs_that_are_not_finite_are_counted_beside_the_range_of_the_others(
+    x: list[list[float]], expected: tuple[float | None, float | None, int], words: str
+) -> None:
+    train = Examples(np.array(x, np.float32), np.array([0, 1]))
+    summary = summarise_dataset(small_set(train=train, subjects=None), "classification")
+    part = summary.parts["train"]
+    assert (part.least, part.greatest, part.not_finite) == expected
+    assert words in rendered(*draw_set(summary))
+    assert json.dumps(asdict(summary), allow_nan=False)
+
+
+def test_texts_of_a_data_set_do_not_control_the_terminal() -> None:
+    summary = summarise_dataset(small_set(name="s\x1b[2Jl\n", note="a\x9b2J"), "classification")
+    first, *rest = rendered(*draw_set(summary)).splitlines()
+    assert first == "s [2Jl : classification, 3 classes"
+    assert "  note: a 2J" in rest
+    groups = TargetGroups("samples", (TargetGroup("[red]\x1b7", 5),))
+    assert "[red] 7  " in rendered(draw_groups(groups, "client"))
+
+
 class RecordingRows:
     """Bytes in a file, of which only some are read at a time."""
 
@@ -90,12 +118,14 @@ def test_samples_on_the_disk_are_read_in_blocks() -> None:
 
 def test_targets_of_a_regression_have_quantiles_and_bins() -> None:
     values = np.linspace(0, 16, 161, dtype=np.float32)[:, None]
-    groups = count_targets([("a", values), ("b", values[:1]), ("none", values[:0])], 0, [3, 0, 0])
-    first, second, empty = groups.groups
+    unknown = np.full((2, 1), np.nan, np.float32)
+    groups = count_targets([("a", values), ("b", values[:1]), ("none", values[:0]), ("nan", unknown)], 0, [3, 0, 0, 0])
+    first, second, empty, without = groups.groups
     assert groups.kind == "values"
     assert (groups.edges[0], groups.edges[-1], len(groups.edges)) == (0.0, 16.0, 17)
     assert first.quantiles == pytest.approx((0.0, 0.8, 4.0, 8.0, 12.0, 15.2, 16.0), abs=1e-5)
     assert (sum(first.counts), first.kept, second.counts[0], empty.quantiles) == (161, 3, 1, ())
+    assert (without.samples, without.counts, without.quantiles) == (2, (0,) * 16, ())
     text = rendered(draw_groups(groups, "client"))
     assert all(word in text for word in ("median", "5%", "test", "0 to 16"))
 

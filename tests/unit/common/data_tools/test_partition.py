@@ -221,6 +221,7 @@ def damage(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
         ("form", [], "form: "),
         ("form", {"name": "digits", "shape": "8", "dtype": "float32", "classes": 10}, "form.shape: "),
         ("form", {"name": "digits", "shape": [8], "dtype": "object", "classes": 10}, "form.dtype: "),
+        ("form", {"name": "digits", "shape": [8], "dtype": "int64", "classes": 10**6 + 1}, "form.classes: "),
         ("files", [], "files: "),
         ("stranger", 1, "stranger: unknown key; remove it"),
     ],

@@ -71,6 +71,14 @@ def test_a_range_that_is_longer_than_the_file_is_refused(server: FileServer, tmp
     assert names(tmp_path) == []
 
 
+def test_a_server_that_cuts_and_ignores_where_a_range_begins_is_given_up(server: FileServer, tmp_path: Path) -> None:
+    from_the_start = answer_bytes(206, CONTENT[:CUT], Content_Range=f"bytes 0-{SIZE - 1}/{SIZE}")
+    server.faults = [cut_after(CUT), from_the_start] * 10
+    with pytest.raises(DownloadError, match=r"failed 3 times in a row: .*run the same command again to resume"):
+        fetch(server.url("/a.bin"), tmp_path / "a.bin", DIGEST, retries=AT_ONCE)
+    assert len(server.requests) == 3
+
+
 def test_mixed_versions_twice_in_a_row_are_an_error_and_leave_nothing(server: FileServer, tmp_path: Path) -> None:
     server.has_validators = False
     server.files["/a.bin"] = OTHER

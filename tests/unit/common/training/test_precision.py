@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -353,6 +354,17 @@ def test_divergence_in_half_says_what_else_helps() -> None:
 def test_divergence_in_half_with_a_mean_of_squares_does_not_blame_the_rate(optimiser: str) -> None:
     one = learner(precision="fp16", optimiser=optimiser, lr=0.3, epochs=20)
     with pytest.raises(TrainingDivergedError, match=rf"squares.*{optimiser}.*choose training.precision bf16, amp or"):
+        one.train(one.init(0), flat(), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "chosen"), [("lr", 1e6, "fp16"), ("weight_decay", 1e6, "fp16"), ("lr", 1e39, "fp32")]
+)
+def test_a_setting_beyond_the_number_format_is_named(key: str, value: float, chosen: str) -> None:
+    options: dict[str, Any] = {key: value}
+    one = learner(precision=chosen, **options)
+    words = f"training.{key} = {value:g}: is too large for training.precision = {chosen}; choose a smaller one"
+    with pytest.raises(UnsupportedPrecisionError, match=re.escape(words)):
         one.train(one.init(0), flat(), seed=0)
 
 
