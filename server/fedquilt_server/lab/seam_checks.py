@@ -13,8 +13,9 @@ from typing import Any, Final
 import numpy as np
 
 from fedquilt_common.algorithm_api import State, Task
+from fedquilt_common.algorithm_api.array_types import shorten
 from fedquilt_common.types import Arrays
-from fedquilt_server.lab.array_checks import arrays_problem, layout_problem, shorten
+from fedquilt_server.lab.array_checks import arrays_problem, layout_problem
 
 _NO_GENERATOR: Final = (
     "a generator; write a method with `replies = yield {client: task for client in ctx.select()}` and "
