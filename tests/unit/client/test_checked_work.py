@@ -49,3 +49,9 @@ def test_numbers_of_numpy_and_torch_are_numbers(kit: Kit) -> None:
     own = kit.package("numeric", USES + code)
     event = do(kit.job(kit.run(algorithm={"name": own}), allowed=["numeric"]))
     assert event["event"] == "done", event
+
+
+def test_an_error_without_a_text_has_no_colon(kit: Kit) -> None:
+    own = kit.package("silent", "raise KeyError")
+    event = do(kit.job(kit.run(algorithm={"name": own}), allowed=["silent"]))
+    assert re.fullmatch(r"KeyError \(silent\.py line \d+\)", event["reason"])
