@@ -312,16 +312,14 @@ class _RunningPhase:
         if self.loop.form is not None:
             check_same_form(form_of(output), self.loop.form)
         outputs, targets = _outputs(output), self.loop.targets(batch.y).to(arithmetic.device)
-        loss = self.phase.loss or self.loop.loss
+        loss: Callable[..., Any] = self.phase.loss or self.loop.loss
         value: Tensor = loss(outputs, targets)
         features = self.loop.features[-1:]
         self.loop.features.clear()
         if self.phase.batch_loss is not None and index is not None:
             positions = torch.from_numpy(index).to(arithmetic.device)
-            loss, value = (
-                self.phase.batch_loss,
-                self.phase.batch_loss(Batch(value, outputs, targets, widen_halves(features[0]), samples, positions)),
-            )
+            loss = self.phase.batch_loss
+            value = loss(Batch(value, outputs, targets, widen_halves(features[0]), samples, positions))
         check_loss(value, loss)
         return value
 

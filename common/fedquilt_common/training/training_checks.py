@@ -21,7 +21,7 @@ def check_only(only: object, arrays: Arrays, part: object) -> None:
 
     Args:
         only: should be a collection of names; None: all.
-        arrays: those that training starts from.
+        arrays: those that training starts from, in the shapes of the model or of ``part``.
         part: what is trained of the model. With a sub-model, names of the whole model are allowed.
 
     Raises:
@@ -74,8 +74,8 @@ def check_loss(value: object, function: Callable[..., Any]) -> None:
         )
     if not value.requires_grad:
         raise ValueError(
-            f"the loss '{_name(function)}' has no gradient; compute it from the outputs with functions of torch, and "
-            "without detach()"
+            f"the loss '{_name(function)}' has no gradient; compute it from the outputs with functions of torch, "
+            "without detach(), and train parameters on which it depends"
         )
 
 
