@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_client.answers import answer
+from fedquilt_client.checked_work import do_work
 from fedquilt_client.samples import ClientSamples, DeliveredSamples, form_from
 from fedquilt_client.uncertain_resources import RoundLimits, limits_of
 from fedquilt_common.algorithm_api import Algorithm, Learner, Reply, Task, declaration_of, find_level, private_passes
@@ -333,7 +334,7 @@ class TaskContext:
         return answer(self, self.board.experiment, self.board.algorithm, task, self._work, has_secrets=has_secrets)
 
     def _work(self, task: Task) -> Reply:
-        return self.withhold(self.board.algorithm.work(task, self))
+        return self.withhold(do_work(self.board.experiment.algorithm.name, self.board.algorithm, task, self))
 
     def withhold(self, reply: Reply) -> Reply:
         """Return the reply as it may leave the board."""

@@ -14,7 +14,7 @@ from fedquilt_common.errors import (
     SliceError,
 )
 from fedquilt_common.training.out_of_memory import is_out_of_memory
-from fedquilt_common.user_imports import find_place
+from fedquilt_common.user_imports import describe_error, find_place
 from fedquilt_common.worker_lines import DamagedLine, FailedLine, FailureLine, MemoryLine
 
 _TELL_NOTHING: Final = (ExperimentError, PackageMissingError, RunFolderError, SliceError)
@@ -39,19 +39,19 @@ def describe_failure(number: int, error: Exception, *, private: bool = False) ->
     if is_out_of_memory(error):
         return MemoryLine(number=number)
     if isinstance(error, OSError):
-        return FailedLine(number=number, reason=_text(error), cause="disk")
+        return FailedLine(number=number, reason=_printable(str(error)), cause="disk")
     if isinstance(error, PrivacyBudgetError):
-        return FailedLine(number=number, reason=_text(error), cause="declined")
+        return FailedLine(number=number, reason=_printable(str(error)), cause="declined")
     if private and not isinstance(error, _TELL_NOTHING):
         traceback.print_exception(error)
         reason = f"{type(error).__name__}: see the log of the board's agent"
         return FailedLine(number=number, reason=reason)
     if isinstance(error, FedquiltError):
-        return FailedLine(number=number, reason=_text(error))
+        return FailedLine(number=number, reason=_printable(str(error)))
     traceback.print_exception(error)  # a bug: the traceback goes into the agent's log
-    return FailedLine(number=number, reason=f"{type(error).__name__}: {_text(error)} ({find_place(error, '')})")
+    return FailedLine(number=number, reason=_printable(f"{describe_error(error)} ({find_place(error, '')})"))
 
 
-def _text(error: Exception) -> str:
+def _printable(text: str) -> str:
     """Return an error's text in UTF-8: the name of a file may have bytes that are none."""
-    return str(error).encode(errors="backslashreplace").decode()
+    return text.encode(errors="backslashreplace").decode()

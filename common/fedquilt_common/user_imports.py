@@ -90,6 +90,11 @@ def find_package(error: BaseException) -> str:
     return package_of(frames[-1][0].f_globals.get("__name__")) if frames else ""
 
 
+def describe_error(error: BaseException) -> str:
+    """Return an error's type and text, such as ``KeyError: 'w'``; the type alone if it has no text."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
 def describe_sys_exit(error: SystemExit, package: str) -> str:
     """Return what a user's code did, and what to do: ``called sys.exit(0) (bad.py line 3); remove that call``.
 

@@ -122,7 +122,8 @@ class TrainingPhase:
     Attributes:
         data: the samples to train on; ``x`` has shape (n, *input_shape).
         loss: minimised instead of the loss of the model or of the learning task.
-        only: names of the parameters to train; None: all.
+        only: names of the parameters to train; None: all. Names of buffers and of frozen parameters may be among them,
+            but are not trained. With a sub-model, names of the whole model may be among them, too.
         penalty: added to the loss of each batch.
         anneal: lower the learning rate to 0 along half a cosine.
         watch: samples that are not trained on, such as ``data`` in shape. Training stops when ``patience`` epochs in a
@@ -232,7 +233,7 @@ class Learner(Protocol):
             penalty: added to the loss of each batch.
             loss: minimised instead of the loss of the model or of the learning task.
             part: what to train of the model; None: the whole model.
-            only: names of the parameters to train; None: all.
+            only: as in ``TrainingPhase``.
             epochs: passes over ``data``, 1 or more; None: ``Learner.epochs``.
             public: as in ``TrainingPhase``.
             batch_loss: as in ``TrainingPhase``; needs the whole model, or a sub-model as ``part``.
@@ -248,6 +249,8 @@ class Learner(Protocol):
             PrivacyBudgetError: the training would spend more than the client's privacy budget.
             ExperimentError: ``epochs`` is below 1; or with ``batch_loss``, the model has no linear layer that can be
                 its head.
+            ValueError: ``only`` is empty, is no collection of names or has a name that the model does not have; there
+                is no parameter to train; or a loss or penalty is no scalar, or the loss has no gradient.
         """
 
     def train_in_turn(

@@ -6,7 +6,8 @@ import keyword
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from fedquilt_common.algorithm_api import Algorithm
+from fedquilt_common.algorithm_api import Algorithm, Declaration
+from fedquilt_common.algorithm_api.array_types import shorten
 from fedquilt_common.algorithms.adaptivefl import AdaptiveFL
 from fedquilt_common.algorithms.all_large import AllLarge
 from fedquilt_common.algorithms.alone import Alone
@@ -43,6 +44,7 @@ from fedquilt_common.algorithms.weighted_fedavg import WeightedFedAvg
 from fedquilt_common.errors import ExperimentError, FedquiltError
 from fedquilt_common.user_imports import (
     USER_ERRORS,
+    describe_error,
     describe_sys_exit,
     find_parameters,
     find_place,
@@ -126,28 +128,39 @@ def _make_own(name: str, fields: Mapping[str, Any], allowed: Collection[str]) ->
             raise ExperimentError(f"algorithm '{name}': it {describe_sys_exit(error, package_of(name))}") from error
         given = ", ".join(f"algorithm.{key} = {value!r}" for key, value in fields.items()) or "no fields"
         raise ExperimentError(
-            f"algorithm '{name}' cannot be made with {given}: {type(error).__name__}: {error} "
+            f"algorithm '{name}' cannot be made with {given}: {describe_error(error)} "
             f"({find_place(error, package_of(name))}); correct these fields, or its __post_init__"
         ) from error
 
 
 def _check_fields(name: str, kind: Callable[..., Any], fields: Mapping[str, Any]) -> None:
-    """Check that a user's own algorithm has the fields."""
+    """Check that a user's own algorithm has the fields, and gets those that it requires."""
     accepted, takes_any = find_parameters(kind)
     known = [field.removesuffix("_") for field in accepted]
     for key in () if takes_any else fields:
         if key not in known:
             advice = suggest(key, known) if known else "it has none; remove it, or make the class a frozen dataclass"
             raise ExperimentError(f"algorithm.{key}: the algorithm '{name}' has no such field; {advice}")
+    given = [field_name(key) for key in fields]
+    for field, parameter in accepted.items():
+        if parameter.default is parameter.empty and field not in given:
+            raise ExperimentError(
+                f"algorithm.{field.removesuffix('_')} is missing: the algorithm '{name}' requires this field; add it"
+            )
 
 
 def _check_methods(name: str, made: Algorithm) -> Algorithm:
-    """Return what a user's own factory returned, if it has the methods of an algorithm."""
+    """Return what a user's own factory returned, if it has the methods and the declaration of an algorithm."""
     missing = [method for method in ("init", "round", "evaluate", "work") if not callable(getattr(made, method, None))]
     if missing:
         raise ExperimentError(
             f"algorithm '{name}': {type(made).__name__} has no method {', '.join(missing)}; write it, or inherit from "
             "an algorithm such as FedAvg"
+        )
+    if not isinstance(declares := getattr(made, "declares", Declaration()), Declaration):
+        raise ExperimentError(
+            f"algorithm '{name}': its attribute declares is {shorten(declares)}; it must be a Declaration, such as "
+            "`Declaration(holdout=0.2)`"
         )
     return made
 

@@ -15,7 +15,7 @@ from fedquilt_common.learning_tasks import make_learning_task
 from fedquilt_common.learning_tasks.learning_task import LearningTask
 from fedquilt_common.stored_samples import StoredSamples
 from fedquilt_common.types import Dataset, Examples
-from fedquilt_common.user_imports import USER_ERRORS, describe_sys_exit, find_place, package_of
+from fedquilt_common.user_imports import USER_ERRORS, describe_error, describe_sys_exit, find_place, package_of
 
 
 def load_own(name: str, factory: Callable[..., Any], folder: Path | None) -> Dataset:
@@ -40,7 +40,7 @@ def load_own(name: str, factory: Callable[..., Any], folder: Path | None) -> Dat
         if isinstance(error, SystemExit):
             raise DataUnavailableError(f"{where}: its factory {describe_sys_exit(error, package_of(name))}") from error
         raise DataUnavailableError(
-            f"{where}: its factory raised {type(error).__name__}: {error} ({find_place(error, package_of(name))}); "
+            f"{where}: its factory raised {describe_error(error)} ({find_place(error, package_of(name))}); "
             "correct the factory"
         ) from error
     dataset = _check_dataset(dataset, where)

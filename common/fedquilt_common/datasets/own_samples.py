@@ -23,7 +23,7 @@ from fedquilt_common.datasets.shard_files import DatasetForm, check_form
 from fedquilt_common.datasets.tables import fit_float32
 from fedquilt_common.errors import DataUnavailableError, FedquiltError, PayloadError, how_to_install
 from fedquilt_common.types import Examples
-from fedquilt_common.user_imports import USER_ERRORS, describe_sys_exit, package_of, resolve
+from fedquilt_common.user_imports import USER_ERRORS, describe_error, describe_sys_exit, package_of, resolve
 from fedquilt_common.wire.codec import FileArrays
 
 _LABEL: Final = re.compile(r"label(_\d+)?")
@@ -245,7 +245,7 @@ def _call_factory(source: str, allowed: Collection[str]) -> _OwnArrays:
                 f"{source}: the function {describe_sys_exit(error, package_of(source))}"
             ) from error
         raise DataUnavailableError(
-            f"{source}: gives no arrays (x, y): {type(error).__name__}: {error}; correct the function"
+            f"{source}: gives no arrays (x, y): {describe_error(error)}; correct the function"
         ) from error
 
 

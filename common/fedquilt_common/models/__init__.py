@@ -7,7 +7,15 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from fedquilt_common.errors import ExperimentError, FedquiltError
-from fedquilt_common.user_imports import USER_ERRORS, describe_sys_exit, find_parameters, package_of, resolve, suggest
+from fedquilt_common.user_imports import (
+    USER_ERRORS,
+    describe_error,
+    describe_sys_exit,
+    find_parameters,
+    package_of,
+    resolve,
+    suggest,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -176,7 +184,7 @@ def _build(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any])
                 f"model '{name}': its factory {describe_sys_exit(error, package_of(name))}"
             ) from error
         raise ExperimentError(
-            f"model: '{name}' cannot be built with {dict(arguments)}: {type(error).__name__}: {error}; "
+            f"model: '{name}' cannot be built with {dict(arguments)}: {describe_error(error)}; "
             "correct its parameters, or choose another model for this data set"
         ) from error
     if not isinstance(module, nn.Module):

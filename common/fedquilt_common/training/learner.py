@@ -36,6 +36,7 @@ from fedquilt_common.training.module_arrays import load_arrays, to_arrays
 from fedquilt_common.training.precision import choose_arithmetic, evaluation_device, keep_kernels
 from fedquilt_common.training.private_phases import charge_phases, check_buffers, make_module_private, secret_seed
 from fedquilt_common.training.sgd_loop import SgdLoop, check_all_finite, trainable_parameters
+from fedquilt_common.training.training_checks import check_only
 from fedquilt_common.types import Arrays, Examples, OptimiserName, Progress
 
 if TYPE_CHECKING:
@@ -177,6 +178,7 @@ class TorchLearner:
         started = time.perf_counter()
         for phase in phases:
             self._check_samples(phase.data)
+            check_only(phase.only, arrays, part)
         loop = self._prepare_loop(arrays, phases, schedule, seed, part)
         with use_seed(secret_seed(loop.plans, seed ^ _DROPOUT_STREAM)):
             mean_loss, steps = loop.run(phases, schedule, seed)

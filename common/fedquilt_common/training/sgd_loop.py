@@ -20,6 +20,7 @@ from fedquilt_common.errors import TrainingDivergedError
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.tracing.generators import SEED_LIMIT
 from fedquilt_common.tracing.outputs import OutputForm, check_same_form, form_of
+from fedquilt_common.training.epoch_batches import divide_order, draw_order
 from fedquilt_common.training.evaluation_batches import evaluation_batches
 from fedquilt_common.training.lasting_optimisers import OptimiserState
 from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout, to_tensor
@@ -27,6 +28,7 @@ from fedquilt_common.training.optimisers import Optimiser
 from fedquilt_common.training.precision import Arithmetic, LossScale, explain_unsupported, widen_halves
 from fedquilt_common.training.repeated_steps import repeat_until_taken
 from fedquilt_common.training.torch_setup import leave_new_memory
+from fedquilt_common.training.training_checks import check_loss, check_penalty, pick_trained
 from fedquilt_common.types import Examples, Progress
 
 if TYPE_CHECKING:
@@ -128,7 +130,7 @@ class SgdLoop:
         start: dict[str, Tensor],
         seed: int,
     ) -> _RunningPhase:
-        trained = [p for name, p in now.items() if phase.only is None or name in phase.only]
+        trained = list(pick_trained(now, phase.only).values())
         scale = LossScale() if self.arithmetic.precision == "amp" else None
         own = seed if number == 0 else derive_seed(seed, "phase", number)
         shuffler = torch.Generator().manual_seed(own % SEED_LIMIT)
@@ -163,14 +165,14 @@ class _RunningPhase:
     @property
     def trained_names(self) -> list[str]:
         """Names of the optimiser's parameters, in their order."""
-        return [name for name in self.now if self.phase.only is None or name in self.phase.only]
+        return list(pick_trained(self.now, self.phase.only))
 
     @property
     def steps(self) -> int:
         """Number of steps in one epoch."""
         if self.private is not None:
             return self.private.steps.steps
-        return len(_batches(np.arange(len(self.phase.data)), self.loop.training, self.loop.module))
+        return len(divide_order(np.arange(len(self.phase.data)), self.loop.training, self.loop.module))
 
     @property
     def _total_steps(self) -> int:
@@ -258,17 +260,17 @@ class _RunningPhase:
         data, training = self.phase.data, self.loop.training
         if self.private is not None:
             return self.private.draw_batches(len(data))
-        return _batches(_draw_order(data.y, training, self.shuffler), training, self.loop.module)
+        return divide_order(draw_order(data.y, training, self.shuffler), training, self.loop.module)
 
     def _step_privately(self, private: PrivateGradients, batch: Examples) -> float:
         """Take a step with a private gradient, and return the loss on the batch; 0 if it is empty."""
-        penalty, mean = self.phase.penalty, 0.0
+        mean = 0.0
         for part in private.divide(len(batch)):
             samples = Examples(batch.x[part], batch.y[part])
             loss = self._data_loss(samples, self.loop.arithmetic)
             private.add(loss, len(samples))
             mean += loss.item() * (len(samples) / len(batch))
-        private.finish(None if penalty is None else penalty(self.now, self.start))
+        private.finish(self._compute_penalty())
         self.optimiser.update()
         return mean
 
@@ -293,8 +295,16 @@ class _RunningPhase:
 
     def _compute_loss(self, batch: Examples, index: NDArray[np.int64], arithmetic: Arithmetic) -> tuple[Tensor, Tensor]:
         """Loss of a batch, and the same with the penalty; both scalars."""
-        penalty, value = self.phase.penalty, self._data_loss(batch, arithmetic, index)
-        return value, value if penalty is None else value + penalty(self.now, self.start)
+        value = self._data_loss(batch, arithmetic, index)
+        penalty = self._compute_penalty()
+        return value, value if penalty is None else value + penalty
+
+    def _compute_penalty(self) -> Tensor | None:
+        if self.phase.penalty is None:
+            return None
+        value: Tensor = self.phase.penalty(self.now, self.start)
+        check_penalty(value, self.phase.penalty)
+        return value
 
     def _data_loss(self, batch: Examples, arithmetic: Arithmetic, index: NDArray[np.int64] | None = None) -> Tensor:
         samples = self.loop.inputs(batch, arithmetic)
@@ -303,12 +313,15 @@ class _RunningPhase:
         if self.loop.form is not None:
             check_same_form(form_of(output), self.loop.form)
         outputs, targets = _outputs(output), self.loop.targets(batch.y).to(arithmetic.device)
-        value: Tensor = (self.phase.loss or self.loop.loss)(outputs, targets)
+        loss: Callable[..., Any] = self.phase.loss or self.loop.loss
+        value: Tensor = loss(outputs, targets)
         features = self.loop.features[-1:]
         self.loop.features.clear()
         if self.phase.batch_loss is not None and index is not None:
             positions = torch.from_numpy(index).to(arithmetic.device)
-            value = self.phase.batch_loss(Batch(value, outputs, targets, widen_halves(features[0]), samples, positions))
+            loss = self.phase.batch_loss
+            value = loss(Batch(value, outputs, targets, widen_halves(features[0]), samples, positions))
+        check_loss(value, loss)
         return value
 
 
@@ -330,41 +343,6 @@ def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
 def _outputs(output: Any) -> Any:
     """The model's outputs in fp32, as a loss takes them: one tensor, or a list of several."""
     return [widen_halves(o) for o in output] if isinstance(output, list | tuple) else widen_halves(output)
-
-
-def _draw_order(y: NDArray[Any], training: Training, shuffler: torch.Generator) -> NDArray[np.int64]:
-    """Return the positions of an epoch's samples, int64 of shape (n,); soft labels have no classes to balance."""
-    if training.sampling == "balanced" and y.ndim == 1 and y.dtype.kind in "iu":
-        return _draw_balanced(y, shuffler)
-    order: NDArray[np.int64] = torch.randperm(len(y), generator=shuffler).numpy()
-    return order
-
-
-def _draw_balanced(y: NDArray[Any], shuffler: torch.Generator) -> NDArray[np.int64]:
-    """Draw n positions of the classes ``y``, of shape (n,), with replacement: first a class, then one of its samples.
-
-    Whole numbers only, so that every machine draws the same samples.
-    """
-    _, class_of, sizes = np.unique(y, return_inverse=True, return_counts=True)
-    drawn = torch.randint(len(sizes), (len(y),), generator=shuffler).numpy()
-    within = torch.randint(1 << 62, (len(y),), generator=shuffler).numpy() % sizes[drawn]
-    positions: NDArray[np.int64] = np.argsort(class_of, kind="stable")[(np.cumsum(sizes) - sizes)[drawn] + within]
-    return positions
-
-
-def _batches(order: NDArray[Any], training: Training, module: nn.Module) -> list[NDArray[Any]]:
-    """Divide ``order``, int64 of shape (n,), into batches.
-
-    A last batch that is not full is left out with ``drop_last``, and if it would give batch norm a single sample.
-    """
-    size = training.batch
-    batches = [order[start : start + size] for start in range(0, len(order), size)]
-    has_norm = any(isinstance(part, _BatchNorm) for part in module.modules())
-    if len(batches) > 1 and len(batches[-1]) < size and (
-        training.drop_last or (len(batches[-1]) == 1 and has_norm)
-    ):  # fmt: skip
-        batches.pop()
-    return batches
 
 
 def _set_mode(module: nn.Module, batch: int) -> None:

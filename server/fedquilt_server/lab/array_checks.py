@@ -11,9 +11,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.errors import PayloadError
+from fedquilt_common.algorithm_api.array_types import array_types_problem
 from fedquilt_common.types import Arrays
-from fedquilt_common.wire.codec import PackedArrays, read_dtype, wire_dtype
+from fedquilt_common.wire.codec import PackedArrays, read_dtype
 
 LARGEST: Final = float(np.finfo(np.float32).max)
 """Numbers travel, and are stored, in float32 at most."""
@@ -23,15 +23,6 @@ _NOT_FINITE: Final = (
 )
 
 
-def shorten(value: object) -> str:
-    """Return a value's type and beginning, such as ``None``, ``the list [1, 2, 3]`` or ``Task(...)``."""
-    if value is None:
-        return "None"
-    text, kind = repr(value), type(value).__name__
-    short = text if len(text) <= 60 else text[:57] + "..."
-    return short if text.startswith(kind) else f"the {kind} {short}"
-
-
 def arrays_problem(arrays: object, where: str) -> str:
     """Check that arrays can be stored and sent, and that their numbers are finite.
 
@@ -39,30 +30,13 @@ def arrays_problem(arrays: object, where: str) -> str:
         arrays: should be a mapping of names to numpy arrays.
         where: names them for the message.
     """
-    if not isinstance(arrays, Mapping):
-        return f"{where} is {shorten(arrays)}; it maps names to numpy arrays"
+    if problem := array_types_problem(arrays, where):
+        return problem
+    assert isinstance(arrays, Mapping)  # noqa: S101 - the types are right
     for name, x in arrays.items():
-        if problem := _name_problem(name) or _type_problem(x) or _number_problem(x):
-            return f"{where}[{name!r}] {problem}"
+        if not is_finite(np.asarray(x)):
+            return f"{where}[{name!r}] has {_NOT_FINITE}"
     return ""
-
-
-def _name_problem(name: object) -> str:
-    return "" if isinstance(name, str) else "has a name that is not text; name each array"
-
-
-def _type_problem(x: object) -> str:
-    if not isinstance(x, np.ndarray | np.generic):
-        return f"is {shorten(x)}; use a numpy array, such as `np.asarray(value, np.float32)`"
-    try:
-        wire_dtype(x.dtype, "fp32")
-    except PayloadError as error:
-        return f"cannot be stored or sent: {error}"
-    return ""
-
-
-def _number_problem(x: NDArray[Any]) -> str:
-    return "" if is_finite(np.asarray(x)) else f"has {_NOT_FINITE}"
 
 
 def is_finite(x: NDArray[Any]) -> bool:

@@ -15,7 +15,7 @@ from fedquilt_common.algorithm_api.wrapper import AlgorithmWrapper
 from fedquilt_common.error_messages import RESUME
 from fedquilt_common.errors import AlgorithmError, FedquiltError
 from fedquilt_common.types import Arrays, ClientId
-from fedquilt_common.user_imports import USER_ERRORS, describe_sys_exit, find_place, package_of
+from fedquilt_common.user_imports import USER_ERRORS, describe_error, describe_sys_exit, find_place, package_of
 from fedquilt_server.lab.seam_checks import (
     json_report,
     not_finite,
@@ -116,7 +116,7 @@ class CheckedAlgorithm(AlgorithmWrapper):
             if isinstance(error, OSError) and _is_ours(error, package):
                 raise
             log.exception("%s", at)
-            what = f"{at} ({find_place(error, package)}): {type(error).__name__}: {error}"
+            what = f"{at} ({find_place(error, package)}): {describe_error(error)}"
             raise AlgorithmError(f"{what}. {_ADVICE}. The full traceback is in {self.log_place}") from error
 
     def _refuse(self, at: str, problem: str) -> None:

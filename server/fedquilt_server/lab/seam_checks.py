@@ -13,9 +13,10 @@ from typing import Any, Final
 import numpy as np
 
 from fedquilt_common.algorithm_api import State
+from fedquilt_common.algorithm_api.array_types import shorten
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import Arrays
-from fedquilt_server.lab.array_checks import arrays_problem, layout_problem, shorten
+from fedquilt_server.lab.array_checks import arrays_problem, layout_problem
 from fedquilt_server.lab.task_checks import task_problem
 
 _NO_GENERATOR: Final = (

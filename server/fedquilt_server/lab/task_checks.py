@@ -15,12 +15,13 @@ from typing import Any, Final
 import numpy as np
 
 from fedquilt_common.algorithm_api import Ask, Task
+from fedquilt_common.algorithm_api.array_types import shorten
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import ClientId, Scalar
 from fedquilt_common.wire.codec import wire_dtype
 from fedquilt_common.wire.topics import NAME
-from fedquilt_server.lab.array_checks import arrays_problem, shorten
+from fedquilt_server.lab.array_checks import arrays_problem
 
 _SCALARS: Final = (str, int, float, bool)
 _KIND: Final = "use up to 64 letters, digits, '_', '.' and '-', such as 'train'"

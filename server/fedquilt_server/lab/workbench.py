@@ -18,6 +18,7 @@ from fedquilt_common.algorithm_api import (
     pooling_problem,
     training_problem,
 )
+from fedquilt_common.algorithms import ALGORITHMS
 from fedquilt_common.datasets.public import digest_samples
 from fedquilt_common.datasets.sensor_noise import check_inputs
 from fedquilt_common.datasets.shares import take_samples
@@ -201,6 +202,8 @@ class Workbench(ExperimentTools):
             self._check_own_models()
         for model in self.experiment.models:
             self.check_outputs(model, self.key_of(model))
+        if self.experiment.algorithm.name in ALGORITHMS:  # a user's own may train no parameter of the model
+            self._check_parameters()
         if self.uses_sub_models:
             self.check_sub_models()
         self._check_levels()
@@ -217,6 +220,14 @@ class Workbench(ExperimentTools):
                 _ = learner.parameters  # builds the model without allocating its arrays
             except ExperimentError as error:
                 raise ExperimentError(f"{self.key_of(model)}: {error}") from None
+
+    def _check_parameters(self) -> None:
+        for model, learner in zip(self.experiment.models, self.prototypes, strict=True):
+            if not learner.parameters:
+                raise ExperimentError(
+                    f"{self.key_of(model)}.name = {model.name}: '{self.experiment.algorithm.name}' has nothing to "
+                    "train, because no parameter of the model requires a gradient (requires_grad); choose another model"
+                )
 
     def _check_levels(self) -> None:
         """Check that the algorithm has the levels that lines of the fleet name."""

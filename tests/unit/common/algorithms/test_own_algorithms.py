@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from fedquilt_common.algorithms import make_algorithm
 from fedquilt_common.errors import ExperimentError, PayloadError
 
 MODULE = """
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fedquilt import FedAvg
 from fedquilt_common.errors import PayloadError
 
@@ -22,16 +23,22 @@ class Own(FedAvg):
     def __post_init__(self):
         if self.how == "payload":
             raise PayloadError("no")
+        assert self.how != "bare"
         if self.how:
             raise {"value": ValueError, "run": RuntimeError}[self.how]("no")
+
+@dataclass(frozen=True)
+class Need(Own):
+    lambda_: float = field(kw_only=True)
 """
 CASES = {
     "a field that it refuses": (
         {"how": "value"},
-        "algorithm 'my_own:Own' cannot be made with algorithm.how = 'value': ValueError: no (my_own.py line 14)",
+        "algorithm 'my_own:Own' cannot be made with algorithm.how = 'value': ValueError: no (my_own.py line 15)",
     ),
-    "an error in __post_init__": ({"how": "run"}, "RuntimeError: no (my_own.py line 14)"),
-    "a mistake in __post_init__": ({"how": "x"}, "KeyError: 'x' (my_own.py line 14)"),
+    "an error in __post_init__": ({"how": "run"}, "RuntimeError: no (my_own.py line 15)"),
+    "an error without a text": ({"how": "bare"}, "with algorithm.how = 'bare': AssertionError (my_own.py line 13)"),
+    "a mistake in __post_init__": ({"how": "x"}, "KeyError: 'x' (my_own.py line 15)"),
     "a field that it lacks": (
         {"howe": 1},
         "algorithm.howe: the algorithm 'my_own:Own' has no such field; did you mean 'how'?",
@@ -58,6 +65,20 @@ def test_what_is_no_algorithm_is_refused(own: str) -> None:
     module, _, _ = own.partition(":")
     with pytest.raises(ExperimentError, match="function has no method init, round, evaluate, work; write it"):
         make_algorithm(f"{module}:dataclass", {}, ("*",))
+
+
+def test_a_field_that_it_requires_is_named(own: str) -> None:
+    assert own
+    with pytest.raises(ExperimentError, match=r"^algorithm\.lambda is missing: the algorithm 'my_own:Need' requires"):
+        make_algorithm("my_own:Need", {"how": ""}, ("*",))
+    make_algorithm("my_own:Need", {"lambda": 1.0}, ("*",))
+
+
+def test_what_it_declares_is_a_declaration(monkeypatch: pytest.MonkeyPatch, own: str) -> None:
+    make_algorithm(own, {}, ("*",))
+    monkeypatch.setattr(sys.modules["my_own"].Own, "declares", {"holdout": 0.2})
+    with pytest.raises(ExperimentError, match=r"declares is the dict {'holdout': 0.2}; it must be a Declaration"):
+        make_algorithm(own, {}, ("*",))
 
 
 def test_errors_of_fedquilt_pass_unchanged(own: str) -> None:

@@ -9,8 +9,8 @@ from torch import nn
 
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.learning_tasks import Classification
+from fedquilt_common.training.epoch_batches import draw_balanced, draw_order
 from fedquilt_common.training.learner import TorchLearner
-from fedquilt_common.training.sgd_loop import _draw_balanced, _draw_order
 from fedquilt_common.types import Examples
 
 SKEWED = np.repeat([3, 0, 7], [900, 90, 10])
@@ -22,20 +22,20 @@ def generator(seed: int = 1) -> torch.Generator:
 
 
 def test_each_class_is_equally_likely() -> None:
-    drawn = SKEWED[_draw_balanced(SKEWED, generator())]
+    drawn = SKEWED[draw_balanced(SKEWED, generator())]
     assert len(drawn) == len(SKEWED)
     share = np.array([(drawn == label).mean() for label in (0, 3, 7)])
     assert share == pytest.approx([1 / 3] * 3, abs=0.05)
 
 
 def test_each_sample_of_a_class_is_equally_likely() -> None:
-    positions = np.concatenate([_draw_balanced(SKEWED, generator(seed)) for seed in range(30)])
+    positions = np.concatenate([draw_balanced(SKEWED, generator(seed)) for seed in range(30)])
     counts = np.bincount(positions, minlength=len(SKEWED))[-10:]  # of the ten samples of the smallest class
     assert counts == pytest.approx(counts.mean(), rel=0.15)
 
 
 def test_the_draws_follow_from_the_seed() -> None:
-    one, same, other = (_draw_balanced(SKEWED, generator(seed)) for seed in (1, 1, 2))
+    one, same, other = (draw_balanced(SKEWED, generator(seed)) for seed in (1, 1, 2))
     assert (one == same).all()
     assert (one != other).any()
     assert one[:5].tolist() == [382, 999, 944, 999, 810]  # on every machine and with every torch
@@ -43,7 +43,7 @@ def test_the_draws_follow_from_the_seed() -> None:
 
 def test_soft_labels_and_targets_are_shuffled() -> None:
     for y in (np.random.default_rng(0).random((40, 3)), np.arange(40.0)):
-        assert sorted(_draw_order(y, BALANCED, generator())) == list(range(40))
+        assert sorted(draw_order(y, BALANCED, generator())) == list(range(40))
 
 
 def test_an_epoch_has_as_many_steps_as_without() -> None:

@@ -252,6 +252,11 @@ def test_the_place_is_in_the_users_code_not_in_what_it_called() -> None:
         checked(Deep()).evaluate(State(MODEL), labs(1)(4, {}, 0.0, {}))
 
 
+def test_an_error_without_a_text_has_no_colon() -> None:
+    with pytest.raises(AlgorithmError, match=r"line \d+\): AssertionError\. Correct it"):
+        play(Own({}, raises=AssertionError()))
+
+
 def test_errors_of_fedquilt_pass_unchanged() -> None:
     for error in (PayloadError("two public sets"), RunFailedError("no budget")):
         with pytest.raises(type(error), match=str(error)) as caught:

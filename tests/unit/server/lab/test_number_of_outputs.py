@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from torch import nn
 
+from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_server.lab.workbench import Workbench
@@ -64,3 +65,19 @@ def test_each_own_model_is_checked() -> None:
     keys = {"fleet": [{"clients": 2, "variants": variants}], "algorithm": {"name": "fedmd"}}
     with pytest.raises(ExperimentError, match=r"fleet\.0\.variants\.1\.model\.name = .*: the model has 7 outputs"):
         check({"name": "mlp"}, data={"set": "digits", "clients": 2, "public": {"samples": 50}}, **keys)
+
+
+def build_frozen(input_shape: tuple[int, ...], classes: int) -> Any:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes)).requires_grad_(requires_grad=False)
+
+
+class Statistics(FedAvg):
+    """A user's own algorithm, which may train nothing."""
+
+
+def test_a_model_without_parameters_to_train_is_refused() -> None:
+    frozen = {"name": f"{__name__}:build_frozen"}
+    words = rf"^model.name = {__name__}:build_frozen: 'fedavg' has nothing to train, because no parameter"
+    with pytest.raises(ExperimentError, match=words):
+        check(frozen)
+    check(frozen, algorithm={"name": f"{__name__}:Statistics"})

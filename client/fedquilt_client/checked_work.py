@@ -1,0 +1,57 @@
+"""The client half of an algorithm, checked: what it returns and stores can be written and sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from fedquilt_common.algorithm_api import Algorithm, ClientContext, Reply, Task
+from fedquilt_common.algorithm_api.array_types import array_types_problem, shorten
+from fedquilt_common.errors import AlgorithmError
+
+_NO_REPLY: Final = "return a Reply, such as `Reply(trained.arrays, len(ctx.data), {'loss': trained.loss})`"
+
+
+def do_work(name: str, algorithm: Algorithm, task: Task, ctx: ClientContext) -> Reply:
+    """Let an algorithm do a task, and return its reply.
+
+    Args:
+        name: the algorithm's name in the experiment.
+        algorithm: whose ``work`` does the task.
+        task: what the client received.
+        ctx: of the task; its memory is checked if the algorithm has used it.
+
+    Raises:
+        AlgorithmError: the reply or the memory cannot be written or sent.
+    """
+    reply = algorithm.work(task, ctx)
+    problem = _reply_problem(reply) or array_types_problem(vars(ctx).get("memory", {}), "ctx.memory")
+    if problem:
+        raise AlgorithmError(f"{name}.work, task '{task.kind}': {problem}")
+    return reply
+
+
+def _reply_problem(reply: object) -> str:
+    if not isinstance(reply, Reply):
+        return f"returned {shorten(reply)}; {_NO_REPLY}"
+    if not _is_number(reply.weight):
+        return f"Reply.weight is {shorten(reply.weight)}; use a number, such as `len(ctx.data)`"
+    return array_types_problem(reply.arrays, "Reply.arrays") or _metrics_problem(reply.metrics)
+
+
+def _metrics_problem(metrics: object) -> str:
+    if not isinstance(metrics, Mapping):
+        return f"Reply.metrics is {shorten(metrics)}; metrics are numbers by name, such as `{{'loss': 0.5}}`"
+    for name, value in metrics.items():
+        if not isinstance(name, str) or not _is_number(value):
+            return f"Reply.metrics[{name!r}] is {shorten(value)}; a metric is a number with a name"
+    return ""
+
+
+def _is_number(value: object) -> bool:
+    """Return whether it is a number: one of Python or numpy, or a tensor or an array with a single one."""
+    try:
+        float(value)  # type: ignore[arg-type]  # to find out is the purpose
+    except (TypeError, ValueError):
+        return False
+    return not isinstance(value, str)

@@ -1,0 +1,54 @@
+"""Checks what an algorithm gives away on either side: names and types of arrays, without reading a number. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fedquilt_common.errors import PayloadError
+from fedquilt_common.submodels.patch_layout import AssembledArrays
+from fedquilt_common.wire.codec import PackedArrays, wire_dtype
+
+
+def shorten(value: object) -> str:
+    """Return a value's type and beginning, such as ``None``, ``the list [1, 2, 3]`` or ``Task(...)``."""
+    if value is None:
+        return "None"
+    text, kind = repr(value), type(value).__name__
+    short = text if len(text) <= 60 else text[:57] + "..."
+    return short if text.startswith(kind) else f"the {kind} {short}"
+
+
+def array_types_problem(arrays: object, where: str) -> str:
+    """Check that arrays can be stored and sent. Those that come from a file or a message can, and are not opened.
+
+    Args:
+        arrays: should be a mapping of names to numpy arrays.
+        where: names them for the message.
+
+    Returns:
+        What is wrong and what to write instead, without the last full stop; empty if nothing is.
+    """
+    if isinstance(arrays, PackedArrays | AssembledArrays):
+        return ""
+    if not isinstance(arrays, Mapping):
+        return f"{where} is {shorten(arrays)}; it maps names to numpy arrays"
+    for name, x in arrays.items():
+        if problem := _name_problem(name) or _type_problem(x):
+            return f"{where}[{name!r}] {problem}"
+    return ""
+
+
+def _name_problem(name: object) -> str:
+    return "" if isinstance(name, str) else "has a name that is not text; name each array"
+
+
+def _type_problem(x: object) -> str:
+    if not isinstance(x, np.ndarray | np.generic):
+        return f"is {shorten(x)}; use a numpy array, such as `np.asarray(value, np.float32)`"
+    try:
+        wire_dtype(x.dtype, "fp32")
+    except PayloadError as error:
+        return f"cannot be stored or sent: {error}"
+    return ""
