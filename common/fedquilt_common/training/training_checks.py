@@ -70,12 +70,12 @@ def check_loss(value: object, function: Callable[..., Any]) -> None:
     """
     if not isinstance(value, Tensor) or value.numel() != 1:
         raise ValueError(
-            f"the loss '{_name(function)}' returned {_describe(value)}; return a scalar tensor, such as a mean"
+            f"the loss{_name(function)} returned {_describe(value)}; return a scalar tensor, such as a mean"
         )
     if not value.requires_grad:
         raise ValueError(
-            f"the loss '{_name(function)}' has no gradient; compute it from the outputs with functions of torch, "
-            "without detach(), and train parameters on which it depends"
+            f"the loss{_name(function)} has no gradient; compute the outputs and the loss with functions of torch, "
+            "without detach(), and train parameters on which they depend"
         )
 
 
@@ -87,12 +87,15 @@ def check_penalty(value: object, function: Callable[..., Any]) -> None:
     """
     if value.numel() != 1 if isinstance(value, Tensor) else not isinstance(value, Real):
         raise ValueError(
-            f"the penalty '{_name(function)}' returned {_describe(value)}; return a scalar tensor, such as a sum"
+            f"the penalty{_name(function)} returned {_describe(value)}; return a scalar tensor, such as a sum"
         )
 
 
 def _name(function: Callable[..., Any]) -> str:
-    return getattr(function, "__qualname__", type(function).__qualname__)
+    """Return a function's name after a space; empty if it is one of fedquilt, which is not the one to correct."""
+    if str(getattr(function, "__module__", "")).startswith("fedquilt_"):
+        return ""
+    return f" '{getattr(function, '__qualname__', type(function).__qualname__)}'"
 
 
 def _describe(value: object) -> str:

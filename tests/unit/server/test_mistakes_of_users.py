@@ -118,7 +118,7 @@ def test_mistakes_in_options(
         ),
         (
             "NoGradient",
-            "training the model mistaken_nets:NoGradient raised RuntimeError: element 0 of tensors does not",
+            "training the model mistaken_nets:NoGradient raised ValueError: the loss has no gradient; compute the",
         ),
     ],
 )
