@@ -58,7 +58,7 @@ def test_only_may_name_what_is_not_trained_if_something_is() -> None:
 
 
 LOSSES: dict[str, tuple[dict[str, Any], str]] = {
-    "no gradient": ({"loss": lambda o, t: o.detach().sum()}, "the loss 'LOSS' has no gradient; compute it from"),
+    "no gradient": ({"loss": lambda o, t: o.detach().sum()}, "the loss 'LOSS' has no gradient; compute the out"),
     "no gradient of a batch": ({"batch_loss": lambda batch: batch.loss.detach()}, "the loss 'LOSS' has no gradient"),
     "no loss": ({"loss": lambda o, t: None}, "the loss 'LOSS' returned None; return a scalar tensor"),
     "several": ({"loss": lambda o, t: o}, "the loss 'LOSS' returned a tensor of shape (4, 3); return a scalar"),
