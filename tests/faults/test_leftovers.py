@@ -53,5 +53,5 @@ def test_all_that_a_revoked_board_let_the_broker_retain_is_cleared(
     assert retained(stage, "gone") == []
     assert not at_start or "floods" not in caplog.text
     with stage.closing(again := stage.coordinator()):
-        again.execute(stage.turn)
+        again.execute(stage.offer)  # again, what the first coordinator had not stored when it ended
     assert stage.sha256 == undisturbed

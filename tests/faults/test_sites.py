@@ -116,7 +116,7 @@ def test_a_run_through_two_sites_ends_with_the_same_bits_despite_cuts_and_a_kill
             wait(lambda: "Site hall is cut off (1 board behind it)" in texts(tmp_path))
         tree.kill("roof")
         wait(lambda: "Site roof is cut off (1 board behind it)" in texts(tmp_path))
-        assert len(finished_rounds(tmp_path)) == 1
+        wait(lambda: len(finished_rounds(tmp_path)) == 1)
         tree.start("roof")
         gate.open()
         assert coordinator.wait(PATIENCE) == 0

@@ -265,6 +265,7 @@ class Coordinator:
             self._health_at = now + HEALTH_SECONDS
             self.run.history.flush()
             self.run.note_alive(now)
+            self.run.result_files.write_due(self._display.boards)  # the next round may take hours
             if self._connected:
                 self._display.check_health(self._claims.silences(), self._uplink.senders, now)
                 self._agent_messages.check_relays(now)

@@ -210,7 +210,15 @@ class ResultFiles:
             RunFolderError: the disk is full or read-only.
         """
         self._stale = True
-        if time.monotonic() >= self._due:
+        self.write_due(boards)
+
+    def write_due(self, boards: Sequence[BoardStatus]) -> None:
+        """Write the files if rounds are missing in them, unless too little time has passed since the last writing.
+
+        Raises:
+            RunFolderError: the disk is full or read-only.
+        """
+        if self._stale and time.monotonic() >= self._due:
             self.write(boards)
 
     def catch_up(self, boards: Sequence[BoardStatus]) -> None:
