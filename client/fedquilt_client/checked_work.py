@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from fedquilt_common.algorithm_api import Algorithm, ClientContext, Reply, Task
-from fedquilt_common.algorithm_api.array_types import array_types_problem, shorten
+from fedquilt_common.algorithm_api.array_types import array_types_problem, mapping_problem, shorten
 from fedquilt_common.errors import AlgorithmError
 
 _NO_REPLY: Final = "return a Reply, such as `Reply(trained.arrays, len(ctx.data), {'loss': trained.loss})`"
+_METRICS: Final = "metrics are numbers by name, such as `{'loss': 0.5}`"
 
 
 def do_work(name: str, algorithm: Algorithm, task: Task, ctx: ClientContext) -> Reply:
@@ -36,16 +36,9 @@ def _reply_problem(reply: object) -> str:
         return f"returned {shorten(reply)}; {_NO_REPLY}"
     if not _is_number(reply.weight):
         return f"Reply.weight is {shorten(reply.weight)}; use a number, such as `len(ctx.data)`"
-    return array_types_problem(reply.arrays, "Reply.arrays") or _metrics_problem(reply.metrics)
-
-
-def _metrics_problem(metrics: object) -> str:
-    if not isinstance(metrics, Mapping):
-        return f"Reply.metrics is {shorten(metrics)}; metrics are numbers by name, such as `{{'loss': 0.5}}`"
-    for name, value in metrics.items():
-        if not isinstance(name, str) or not _is_number(value):
-            return f"Reply.metrics[{name!r}] is {shorten(value)}; a metric is a number with a name"
-    return ""
+    return array_types_problem(reply.arrays, "Reply.arrays") or mapping_problem(
+        reply.metrics, "Reply.metrics", _is_number, _METRICS
+    )
 
 
 def _is_number(value: object) -> bool:

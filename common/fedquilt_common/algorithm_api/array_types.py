@@ -1,8 +1,8 @@
-"""Checks what an algorithm gives away on either side: names and types of arrays, without reading a number. Pure."""
+"""Checks what an algorithm gives away on either side: names and types of values, without reading an array. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -18,6 +18,26 @@ def shorten(value: object) -> str:
     text, kind = repr(value), type(value).__name__
     short = text if len(text) <= 60 else text[:57] + "..."
     return short if text.startswith(kind) else f"the {kind} {short}"
+
+
+def mapping_problem(mapping: object, where: str, is_right: Callable[[object], bool], advice: str) -> str:
+    """Check a mapping of names to values.
+
+    Args:
+        mapping: should be one.
+        where: names it for the message.
+        is_right: whether a value may be in it.
+        advice: what to write instead.
+
+    Returns:
+        What is wrong and what to write instead, without the last full stop; empty if nothing is.
+    """
+    if not isinstance(mapping, Mapping):
+        return f"{where} is {shorten(mapping)}; {advice}"
+    for name, value in mapping.items():
+        if not isinstance(name, str) or not is_right(value):
+            return f"{where}[{name!r}] is {shorten(value)}; {advice}"
+    return ""
 
 
 def array_types_problem(arrays: object, where: str) -> str:

@@ -32,7 +32,7 @@ def seed_torch(seed: int) -> None:
 def use_seed(seed: int) -> Iterator[None]:
     """Start the global generators of torch, numpy and Python from ``seed`` inside the context; then restore them.
 
-    A user's model or loss may draw from any of the three, whenever it is built, traced, trained or evaluated.
+    A user's model or loss may draw from any of the three while it is built, traced or trained.
     """
     states = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from fedquilt_common.algorithm_api import State
-from fedquilt_common.algorithm_api.array_types import shorten
+from fedquilt_common.algorithm_api.array_types import mapping_problem, shorten
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import Arrays
 from fedquilt_server.lab.array_checks import arrays_problem, layout_problem
@@ -103,12 +103,11 @@ def scores_problem(scores: object, where: str) -> str:
         scores: should be a mapping of names to numbers, which may be infinite or NaN.
         where: names them for the message.
     """
-    if not isinstance(scores, Mapping):
-        return f"{where} is {shorten(scores)}; scores are numbers by name, such as `{{'accuracy': 0.5}}`"
-    for name, value in scores.items():
-        if not isinstance(name, str) or isinstance(value, bool) or not isinstance(value, Real):
-            return f"{where}[{name!r}] is {shorten(value)}; a score is a number with a name"
-    return ""
+    return mapping_problem(scores, where, _is_score, "scores are numbers by name, such as `{'accuracy': 0.5}`")
+
+
+def _is_score(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def json_report(report: Mapping[str, Any]) -> dict[str, Any]:

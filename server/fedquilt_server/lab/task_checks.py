@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from fedquilt_common.algorithm_api import Ask, Task
-from fedquilt_common.algorithm_api.array_types import shorten
+from fedquilt_common.algorithm_api.array_types import mapping_problem, shorten
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import ClientId, Scalar
@@ -25,6 +25,7 @@ from fedquilt_server.lab.array_checks import arrays_problem
 
 _SCALARS: Final = (str, int, float, bool)
 _KIND: Final = "use up to 64 letters, digits, '_', '.' and '-', such as 'train'"
+_METRICS: Final = "map names to the least and the greatest value, such as `{'loss': (0.0, 1e9)}`"
 _EXPECT: Final = "map names to shapes, such as `{'w': (3, 4)}`; a tuple of such mappings lists alternatives"
 
 
@@ -71,11 +72,8 @@ def _scalars_problem(scalars: object, where: str) -> str:
 
 def _expect_problem(expect: object, where: str) -> str:
     for shapes in expect if isinstance(expect, tuple) else () if expect is None else (expect,):
-        if not isinstance(shapes, Mapping):
-            return f"{where} is {shorten(expect)}; {_EXPECT}"
-        for name, shape in shapes.items():
-            if not isinstance(name, str) or not _is_shape(shape):
-                return f"{where}[{name!r}] is {shorten(shape)}; {_EXPECT}"
+        if problem := mapping_problem(shapes, where, _is_shape, _EXPECT):
+            return problem
     return ""
 
 
@@ -88,13 +86,7 @@ def _slice_problem(part: object, where: str) -> str:
 
 
 def _metrics_problem(metrics: object, where: str) -> str:
-    advice = "map names to the least and the greatest value, such as `{'loss': (0.0, 1e9)}`"
-    if not isinstance(metrics, Mapping):
-        return f"{where} is {shorten(metrics)}; {advice}"
-    for name, bounds in metrics.items():
-        if not isinstance(name, str) or not _are_bounds(bounds):
-            return f"{where}[{name!r}] is {shorten(bounds)}; {advice}"
-    return ""
+    return mapping_problem(metrics, where, _are_bounds, _METRICS)
 
 
 def _are_bounds(bounds: object) -> bool:

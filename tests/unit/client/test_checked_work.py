@@ -20,7 +20,7 @@ CASES = {
     "return Reply({'w': np.array([None])})": r"Reply.arrays\['w'\] cannot be stored or sent: arrays of dtype object",
     "return Reply({5: np.zeros(2)})": r"Reply.arrays\[5\] has a name that is not text",
     "return Reply({}, '3')": r"Reply.weight is the str '3'; use a number",
-    "return Reply({}, 1, {'q': 'x'})": r"Reply.metrics\['q'\] is the str 'x'; a metric is a number with a name",
+    "return Reply({}, 1, {'q': 'x'})": r"Reply.metrics\['q'\] is the str 'x'; metrics are numbers by name, such as",
     "return Reply({}, 1, [2])": r"Reply.metrics is the list \[2\]; metrics are numbers by name",
     "ctx.memory['m'] = [1, 2]; return Reply({})": r"ctx.memory\['m'\] is the list \[1, 2\]; use a numpy array",
     "ctx.memory[5] = np.zeros(2); return Reply({})": r"ctx.memory\[5\] has a name that is not text",
