@@ -157,7 +157,7 @@ def commit_finished(store: RunStore, finished: JobFinished) -> StoredReply | Non
                 discard_drafts(job)
                 return None
             entries = [LedgerEntry.decode(entry) for entry in spent.entries]
-            append_entries(ledger_file(store.ledgers, spent.digest), entries)
+            append_entries(ledger_file(store.ledgers, spent.ledger), entries)
     reply = StoredReply(
         store.run.run,
         job.client,

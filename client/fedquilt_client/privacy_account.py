@@ -39,7 +39,8 @@ class PrivacyAccount:
         run: identifier of its run.
         folder: the board's ledgers.
         ids: which samples the client has, uint64 of shape (n,).
-        seen: bytes that each related ledger had when the task began, by digest.
+        own: whether they are the board's own.
+        seen: bytes that each related ledger had when the task began, by name.
         meter: charges the training.
     """
 
@@ -47,6 +48,7 @@ class PrivacyAccount:
     run: str
     folder: Path
     ids: NDArray[np.uint64]
+    own: bool
     seen: Mapping[str, int]
     meter: PrivacyMeter
 
@@ -69,8 +71,9 @@ class PrivacyAccount:
         task = self.run, job.client, job.round, job.exchange
         spent = meter.epsilon, meter.budget.delta
         entries = [LedgerEntry(*task, digest, charge, *spent).encode() for digest, charge in meter.charges.items()]
-        now = measure_ledgers(self.folder, find_related(self.folder, self.ids))
-        return Spending(digest=keep_samples(self.folder, self.ids), entries=entries, seen=now, stale=now != self.seen)
+        now = measure_ledgers(self.folder, find_related(self.folder, self.ids, own=self.own))
+        ledger = keep_samples(self.folder, self.ids, own=self.own)
+        return Spending(ledger=ledger, entries=entries, seen=now, stale=now != self.seen)
 
 
 def open_account(
@@ -92,16 +95,17 @@ def open_account(
     """
     if job.ledgers is None:
         raise PrivacyBudgetError("a replay cannot train with `privacy`: the noise is known to the board alone")
-    keep_samples(job.ledgers, ids)  # before the training, so that others see that these samples are in use
-    related = find_related(job.ledgers, ids)
+    own = experiment.data.delivery == "own"
+    keep_samples(job.ledgers, ids, own=own)  # before the training, so that others see that these samples are in use
+    related = find_related(job.ledgers, ids, own=own)
     seen = measure_ledgers(job.ledgers, related)  # before they are read: one that grows meanwhile is noticed
-    known = [entry for digest in related for entry in read_ledger(ledger_file(job.ledgers, digest))]
+    known = [entry for name in related for entry in read_ledger(ledger_file(job.ledgers, name))]
     spent = {entry.training: entry.charge for entry in known}
     mine = [entry for entry in known if (entry.run, entry.client) == (run, job.client)]
     noise = mine[-1].charge.noise if mine else None
     meter = PrivacyMeter(privacy, passes, spent, noise, functools.partial(open_task_secret, job, experiment, privacy))
     meter.owner = _owner_limit(job.max_epsilon, privacy, known)
-    return PrivacyAccount(job, run, job.ledgers, ids, seen, meter)
+    return PrivacyAccount(job, run, job.ledgers, ids, own, seen, meter)
 
 
 def check_owner_limit(privacy: Privacy | None, most: float | None) -> None:

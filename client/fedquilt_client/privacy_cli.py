@@ -16,12 +16,12 @@ from fedquilt_common.cli import add_parts
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.privacy.accountant import epsilon_of
-from fedquilt_common.privacy.ledger import SUFFIX, LedgerEntry, ledger_file, read_ledger
-from fedquilt_common.privacy.samples_spent import relate_ledgers
+from fedquilt_common.privacy.ledger import LedgerEntry, ledger_file, read_ledger
+from fedquilt_common.privacy.samples_spent import list_ledgers, relate_ledgers
 from fedquilt_common.wide_tables import print_whole
 
 SHOWN: Final = 12
-"""Characters of a digest that a table shows."""
+"""Characters of a ledger's name that a table shows."""
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 privacy_app = typer.Typer(
@@ -47,7 +47,7 @@ def show(
     folder = find_state(state, id) / LEDGERS
     ledgers = _read_ledgers(folder, damages.append)
     related = _relate(folder, damages.append)
-    rows = [_describe(digest, ledgers, related) for digest, entries in ledgers.items() if entries]
+    rows = [_describe(name, ledgers, related) for name, entries in ledgers.items() if entries]
     if json_:
         print_json(rows)
     else:
@@ -56,19 +56,19 @@ def show(
 
 
 def _read_ledgers(folder: Path, damaged: Damaged) -> dict[str, list[LedgerEntry]]:
-    """Return the entries of each intact ledger, by the digest of its samples."""
+    """Return the entries of each intact ledger, by its name."""
     found: dict[str, list[LedgerEntry]] = {}
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
+    for name in list_ledgers(folder):
         try:
             with report_disk_errors(folder):
-                found[path.name.removesuffix(SUFFIX)] = read_ledger(path)
+                found[name] = read_ledger(ledger_file(folder, name))
         except RunFolderError as error:
             damaged(error)
     return found
 
 
 def _relate(folder: Path, damaged: Damaged) -> Mapping[str, list[str]] | None:
-    """Return for each ledger those with a sample in common; None if the samples of one are unknown."""
+    """Return for each ledger the others that it counts; None if the samples of one are unknown."""
     try:
         with report_disk_errors(folder):
             every = relate_ledgers(folder)
@@ -79,13 +79,13 @@ def _relate(folder: Path, damaged: Damaged) -> Mapping[str, list[str]] | None:
 
 
 def _describe(
-    digest: str, ledgers: Mapping[str, list[LedgerEntry]], related: Mapping[str, list[str]] | None
+    name: str, ledgers: Mapping[str, list[LedgerEntry]], related: Mapping[str, list[str]] | None
 ) -> dict[str, Any]:
-    entries = ledgers[digest]
-    others = None if related is None else related[digest]
+    entries = ledgers[name]
+    others = None if related is None else related[name]
     known = others is not None and all(other in ledgers for other in others)  # a damaged one is unknown
     return {
-        "samples": digest,
+        "samples": name,
         "clients": sorted({entry.client for entry in entries}),
         "runs": list(dict.fromkeys(entry.run for entry in entries)),
         "trainings": len(entries),
@@ -124,7 +124,10 @@ def _print(rows: list[dict[str, Any]]) -> None:
         )  # fmt: skip
     print_whole(table)
     if any(row["related"] for row in rows):
-        print("Related samples have some in common: an epsilon counts what the related ones have spent, too.")
+        print(
+            "Related samples have some in common, or only one set is the board's own (own/): an epsilon counts what "
+            "the related ones have spent, too."
+        )
 
 
 add_parts("privacy", privacy_app)

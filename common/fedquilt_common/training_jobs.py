@@ -86,15 +86,15 @@ class Spending(BaseModel):
     """What a task has spent of its client's privacy.
 
     Attributes:
-        digest: of the client's samples; it names the ledger.
+        ledger: name of the ledger of the client's samples.
         entries: the ledger's entries, as ``LedgerEntry.encode`` returns them.
-        seen: bytes of each related ledger that the task has counted, by digest.
+        seen: bytes of each related ledger that the task has counted, by name.
         stale: whether another task has spent on the same samples while this one trained.
     """
 
     model_config = ConfigDict(frozen=True)
 
-    digest: str
+    ledger: str
     entries: list[dict[str, Any]]
     seen: dict[str, int]
     stale: bool

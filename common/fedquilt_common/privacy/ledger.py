@@ -1,7 +1,7 @@
 """The ledger of a board: the privacy that tasks have spent on each client's samples, in every run.
 
-A file ``<digest>.jsonl`` belongs to the samples with that digest. Each line is one task and the checksum of the file up
-to it, so that a damaged file is never taken for a shorter one. Lines are only appended.
+A file ``<name>.jsonl`` belongs to the samples with that name (``samples_spent``). Each line is one task and the
+checksum of the file up to it, so that a damaged file is never taken for a shorter one. Lines are only appended.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class LedgerEntry:
         return cls(**{**fields, "charge": Charge(**fields["charge"])})
 
 
-def ledger_file(folder: Path, digest: str) -> Path:
-    """Return the path of the ledger of the samples with this digest."""
-    return folder / f"{digest}{SUFFIX}"
+def ledger_file(folder: Path, name: str) -> Path:
+    """Return the path of the ledger with this name."""
+    return folder / f"{name}{SUFFIX}"
 
 
 def read_ledger(path: Path) -> list[LedgerEntry]:
@@ -81,10 +81,10 @@ def read_ledger(path: Path) -> list[LedgerEntry]:
     return [entry for entry, _ in _read_lines(path)]
 
 
-def measure_ledgers(folder: Path, digests: Iterable[str]) -> dict[str, int]:
-    """Return the bytes of ledgers by their digests, 0 for an absent one; a ledger with the same size is the same."""
-    paths = {digest: ledger_file(folder, digest) for digest in digests}
-    return {digest: path.stat().st_size if path.exists() else 0 for digest, path in paths.items()}
+def measure_ledgers(folder: Path, names: Iterable[str]) -> dict[str, int]:
+    """Return the bytes of ledgers by their names, 0 for an absent one; a ledger with the same size is the same."""
+    paths = {name: ledger_file(folder, name) for name in names}
+    return {name: path.stat().st_size if path.exists() else 0 for name, path in paths.items()}
 
 
 def append_entries(path: Path, entries: Sequence[LedgerEntry]) -> None:

@@ -23,7 +23,7 @@ CHARGE = Charge(1.1, 0.25, 4)
 
 def spend(folder: Path, samples: list[int], run: str, client: int, epsilon: float) -> str:
     """Add a training on samples to their ledger; returns its digest."""
-    digest = keep_samples(folder, np.array(samples, np.uint64))
+    digest = keep_samples(folder, np.array(samples, np.uint64), own=False)
     append_entries(
         ledger_file(folder, digest), [LedgerEntry(run, client, 1, 0, f"{run} {samples}", CHARGE, epsilon, 0.001)]
     )

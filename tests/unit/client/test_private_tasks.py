@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tests.support.accounting import few_orders
 from tests.support.packages import needs
 from tests.unit.client.test_worker import do, done, learner
@@ -20,15 +22,17 @@ from fedquilt_client.store import AgentStore, RunStore
 from fedquilt_client.worker_pool import JobFinished
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.privacy.ledger import SUFFIX, read_ledger
 from fedquilt_common.privacy.noise_key import KEY_VARIABLE
 from fedquilt_common.privacy.sample_batches import largest_draw
 from fedquilt_common.private_memory import SECRETS
 from fedquilt_common.secure_aggregation.tasks import ATTEMPT, EXCHANGE
 from fedquilt_common.submodels.slices import full_slice
-from fedquilt_common.training_jobs import CheckedFile, Job
+from fedquilt_common.training_jobs import CheckedFile, Job, JobData
 from fedquilt_common.types import Arrays
 from fedquilt_common.wire.codec import FileArrays, write_arrays
+from fedquilt_common.wire.data_messages import DataMessage
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader, RunMessage
 
 if TYPE_CHECKING:
@@ -41,6 +45,8 @@ PRIVATE: dict[str, Any] = {
     "rounds": 2,
     "privacy": {"epsilon": 6.0, "delta": 0.001},
 }
+OWN_FORM = DataMessage(name="own", shape=[1, 8, 8], dtype="float32", classes=10, task="classification")
+OWN_DATA = {"set": "own", "clients": 4, "delivery": "own", "form": {"shape": [1, 8, 8], "classes": 10}}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -59,6 +65,10 @@ class PrivateBoard:
 
     def run(self, name: str = "run-1", **changes: Any) -> tuple[RunMessage, RunStore]:
         message = self.kit.run(name, **{**PRIVATE, **changes})
+        return message, self.agent.open_run(message)
+
+    def run_on_own_samples(self) -> tuple[RunMessage, RunStore]:
+        message = self.kit.run("own", **PRIVATE, data=OWN_DATA).model_copy(update={"data": OWN_FORM})
         return message, self.agent.open_run(message)
 
     def job(self, run: tuple[RunMessage, RunStore], client: int = 0, round: int = 1, **changes: Any) -> Job:
@@ -137,6 +147,38 @@ def test_a_task_trains_again_if_another_has_spent_on_the_same_samples(board: Pri
     assert commit_finished(other[1], second) is None
     assert board.ledgers() == [1]
     assert commit_finished(other[1], board.train(board.job(other))) is not None
+
+
+def own_samples(kit: Kit, name: str, x: NDArray[np.float32]) -> JobData:
+    """Return what an agent with a file of its own samples gives to its training process."""
+    path = kit.folder / f"{name}.npz"
+    np.savez(path, x=x, y=np.arange(len(x)) % 10)
+    return JobData(own=str(path))
+
+
+@pytest.mark.parametrize("own_first", [False, True])
+def test_epsilon_does_not_tell_whether_a_sample_that_the_board_received_is_among_its_own(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, own_first: bool
+) -> None:
+    """A coordinator can let the board train on a sample of its choice, and compare what the own ones have spent."""
+    monkeypatch.setenv(KEY_VARIABLE, "07" * 32)
+    guess = np.asarray(ExperimentTools(Experiment.model_validate(kit.run().experiment), ()).training_samples(0).x)[:1]
+    other = np.random.default_rng(1).random((400, *guess.shape[1:]), np.float32)
+    found = []
+    for name, x in (("other", other), ("same", np.concatenate([other[1:], guess]))):
+        (kit.folder / name).mkdir()
+        board = PrivateBoard(replace(kit, folder=kit.folder / name))
+        received, own = board.run("received"), board.run_on_own_samples()
+        jobs = [(received, board.job(received)), (own, board.job(own, data=own_samples(board.kit, name, x)))]
+        spent = []
+        for run, job in reversed(jobs) if own_first else jobs:
+            finished = board.train(job)
+            spent.append(header(job).metrics["epsilon"])
+            assert commit_finished(run[1], finished) is not None
+        found.append(spent)
+        board.agent.release()
+    assert found[0] == found[1]
+    assert found[0][1] > found[0][0]  # the later one counts both
 
 
 def test_a_damaged_ledger_stops_the_training(board: PrivateBoard) -> None:

@@ -23,7 +23,7 @@ from fedquilt_common.worker_lines import (
     parse_process_line,
 )
 
-SPENT = Spending(digest="e" * 64, entries=[{"noise": math.inf, "steps": 3}], seen={"e": 1}, stale=False)
+SPENT = Spending(ledger="e" * 64, entries=[{"noise": math.inf, "steps": 3}], seen={"e": 1}, stale=False)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,13 @@ from fedquilt_common.privacy import samples_spent
 from fedquilt_common.privacy.accountant import Charge
 from fedquilt_common.privacy.ledger import LedgerEntry, append_entries, ledger_file, measure_ledgers, read_ledger
 from fedquilt_common.privacy.noise_key import KEY_VARIABLE, open_key
-from fedquilt_common.privacy.samples_spent import digest_samples, find_related, identify_samples, keep_samples
+from fedquilt_common.privacy.samples_spent import (
+    digest_samples,
+    find_related,
+    identify_samples,
+    keep_samples,
+    relate_ledgers,
+)
 from fedquilt_common.types import Examples
 
 
@@ -83,19 +89,30 @@ def test_samples_keep_their_ledger_in_another_shard(tmp_path: Path) -> None:
     """Another partition, seed or a grown file starts no new account."""
     first, other, both = (identify_samples(samples(*rows)) for rows in ((1, 2), (3, 4), (2, 3, 5)))
     for ids, run in ((first, "a"), (other, "b")):
-        append_entries(ledger_file(tmp_path, keep_samples(tmp_path, ids)), [entry(run=run)])
-    assert find_related(tmp_path, first) == [digest_samples(first)]
-    assert set(find_related(tmp_path, both)) == {digest_samples(ids) for ids in (first, other, both)}
+        append_entries(ledger_file(tmp_path, keep_samples(tmp_path, ids, own=False)), [entry(run=run)])
+    assert find_related(tmp_path, first, own=False) == [digest_samples(first)]
+    assert set(find_related(tmp_path, both, own=False)) == {digest_samples(ids) for ids in (first, other, both)}
     assert identify_samples(samples(2, 1)).tolist() == first.tolist()
+
+
+def test_the_boards_own_samples_count_all_that_it_received_and_the_other_way_round(tmp_path: Path) -> None:
+    """If only equal samples did, the epsilon would tell whether a sample that was sent is among the own ones."""
+    received, own, other = (identify_samples(samples(*rows)) for rows in ((1, 2), (3, 4), (5,)))
+    sent = keep_samples(tmp_path, received, own=False)
+    mine, theirs = (keep_samples(tmp_path, ids, own=True) for ids in (own, other))
+    assert find_related(tmp_path, received, own=False) == [sent, *sorted((mine, theirs))]
+    assert find_related(tmp_path, own, own=True) == [mine, sent]
+    assert find_related(tmp_path, received, own=True) == [f"own/{sent}", sent]
+    assert relate_ledgers(tmp_path)[theirs] == [sent]
 
 
 def test_lost_lists_of_samples_stop_training(tmp_path: Path) -> None:
     ids = identify_samples(samples(1, 2))
-    digest = keep_samples(tmp_path, ids)
+    digest = keep_samples(tmp_path, ids, own=False)
     append_entries(ledger_file(tmp_path, digest), [entry()])
     (tmp_path / f"{digest}.samples").write_bytes(b"other bytes")
     with pytest.raises(RunFolderError, match=r"\.samples: is missing or damaged"):
-        find_related(tmp_path, identify_samples(samples(7)))
+        find_related(tmp_path, identify_samples(samples(7)), own=False)
 
 
 def test_two_processes_store_the_same_samples_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,12 +121,12 @@ def test_two_processes_store_the_same_samples_at_the_same_time(tmp_path: Path, m
     def replace_after_the_other(draft: Path, path: Path) -> None:
         monkeypatch.setattr(samples_spent, "replace_durably", replace_durably)
         monkeypatch.setattr(os, "getpid", lambda: 0)
-        keep_samples(tmp_path, ids)
+        keep_samples(tmp_path, ids, own=False)
         replace_durably(draft, path)
 
     monkeypatch.setattr(samples_spent, "replace_durably", replace_after_the_other)
-    digest = keep_samples(tmp_path, ids)
-    assert find_related(tmp_path, ids) == [digest]
+    digest = keep_samples(tmp_path, ids, own=False)
+    assert find_related(tmp_path, ids, own=False) == [digest]
     assert [path.name for path in tmp_path.iterdir()] == [f"{digest}.samples"]
 
 
@@ -143,8 +160,8 @@ def test_a_whole_line_without_its_end_is_damage(path: Path) -> None:
 def test_samples_in_use_without_a_ledger_are_related(tmp_path: Path) -> None:
     """Two clients that train on the same samples at the same time see each other."""
     first, both = identify_samples(samples(1, 2)), identify_samples(samples(2, 3))
-    digest = keep_samples(tmp_path, first)
-    assert digest in find_related(tmp_path, both)
+    digest = keep_samples(tmp_path, first, own=False)
+    assert digest in find_related(tmp_path, both, own=False)
     assert measure_ledgers(tmp_path, [digest]) == {digest: 0}
 
 
