@@ -147,6 +147,7 @@ class RunStore:
         self._joint = dict[tuple[int, str], JointReply]()
         self._kept = folder / "keeps-memory"
         self._keeps_memory = _read_flag(self._kept)
+        self._missing = dict[int, int]()
         shutil.rmtree(self.patches, ignore_errors=True)  # the broker retains them; a power cut may have damaged these
         shutil.rmtree(self._drafts, ignore_errors=True)
         self.patches.mkdir(parents=True)
@@ -208,6 +209,11 @@ class RunStore:
         if self._keeps_memory is None or (kept and not self._keeps_memory):
             write_durably(self._kept, str(kept))
             self._keeps_memory = kept
+        while self._missing:
+            client, round = self._missing.popitem()
+            if kept:
+                text = "client %d: its private memory after round %d is missing; it started without memory"
+                log.warning(text, client, round)
 
     @property
     def is_memoryless(self) -> bool:
@@ -267,8 +273,7 @@ class RunStore:
                 raise RunFolderError(f"{home / COMMITTED} is missing or too old: it does not name {path.name}. "
                                      f"{_memory_advice(home)}")  # fmt: skip
             if not self.is_memoryless:
-                text = "client %d: its private memory after round %d is missing; it starts without memory"
-                log.warning(text, client, since[0])
+                self._missing[client] = since[0]  # the first finished task tells whether clients keep anything
         if memory is None or memory.file is None:
             return None
         return CheckedFile(home / memory.file, memory.digest)

@@ -14,7 +14,7 @@ from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.section import Section, Size
 from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.rejections import MISSING, Problem, list_problems
-from fedquilt_common.wire.message_base import MAX_CLIENTS, Name
+from fedquilt_common.wire.message_base import MAX_CLIENTS, Name, Workers
 from fedquilt_common.wire.meter_topic import parse_meter_topic
 
 FILES: Final = ("ca", "cert", "key", "state")
@@ -38,7 +38,7 @@ class AgentConfig(Section):
     federation: Name = "default"
     kind: Name = "generic"
     site: Name | None = None
-    workers: int = Field(1, ge=1, le=1024)
+    workers: Workers = 1
     threads: int = Field(1, ge=1, le=1024)
     memory: Size | None = None
     budget: Size | None = None

@@ -20,6 +20,7 @@ from fedquilt_common.rejections import Problem
 from fedquilt_common.types import OptimiserName, Precision
 from fedquilt_common.wire.chunks import LARGEST_CHUNK
 from fedquilt_common.wire.link import BOUNDS, Link, open_problem
+from fedquilt_common.wire.message_base import Workers
 from fedquilt_common.wire.windowed_transfer import TIMEOUT
 
 
@@ -377,7 +378,7 @@ class FleetLine(Section):
     profile: Literal["open", "private"] = "open"
     cpus: Annotated[float, Field(gt=0)] | None = None
     gpus: Gpus | None = None
-    workers: Count = 1
+    workers: Workers = 1
     relay: bool = False
     link: LinkSpec | None = None
     privacy: Privacy | None = None

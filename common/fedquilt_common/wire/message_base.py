@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
+from fedquilt_common.terminal_text import printable
 from fedquilt_common.wire.number_ranges import NUMBERS, pack_numbers, unpack_numbers
 from fedquilt_common.wire.topics import NAME_PATTERN
 
@@ -19,6 +20,8 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Name = Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")]
 MAX_CLIENTS: Final = 400_000
 """Most clients of one agent."""
+Workers = Annotated[int, Field(ge=1, le=1024)]
+"""Training processes that an agent runs at a time."""
 Client = Annotated[int, Field(ge=0, lt=NUMBERS)]
 """A client's number."""
 
@@ -31,7 +34,8 @@ Clients = Annotated[list[Client], BeforeValidator(_unpack), PlainSerializer(pack
 """Numbers of clients; in JSON, a pair [first, last] stands for many consecutive ones."""
 Number = Annotated[int, Field(ge=0, lt=1_000_000_000)]
 Big = Annotated[int, Field(ge=0, lt=2**63)]
-Text = Annotated[str, Field(max_length=500)]
+Text = Annotated[str, Field(max_length=500), AfterValidator(printable)]
+"""One line: a board could otherwise write a line that looks like the coordinator's own."""
 ClientKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,5})$")]
 """A client's number as a key of a JSON object."""
 Reading = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]

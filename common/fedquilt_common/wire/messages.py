@@ -22,6 +22,7 @@ from fedquilt_common.wire.message_base import (
     Text,
     WireMessage,
     Word,
+    Workers,
 )
 
 
@@ -91,7 +92,7 @@ class AgentPresence(WireMessage):
     online: bool
     boot: Big
     clients: Clients = Field(default_factory=list)
-    workers: Annotated[int, Field(ge=1, le=1024)] = 1
+    workers: Workers = 1
     profile: ProfileMessage = Field(default_factory=ProfileMessage)
     version: Text = ""
     instance: Text = ""

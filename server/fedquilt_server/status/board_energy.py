@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from fedquilt_common.wire.messages import Telemetry
 
+_MOST_AGENTS: Final = 8
+"""Agents that report for one board at a time; more than one if somebody has started a second with the same id."""
+
 
 class _Report(NamedTuple):
-    """What a board reported last, at the Unix time ``at``: joules since the start ``boot`` of its agent, and watts."""
+    """What a board reported at the Unix time ``at``: joules since the start of its agent, and watts."""
 
-    boot: int
     joules: float
     watts: float | None
     at: float
@@ -20,7 +22,8 @@ class BoardEnergy:
     """The energy of one board since it connected to this process. All times are Unix times in seconds.
 
     Before the first report, and after each one until the next is due, the board is assumed to take the power of that
-    report. What it used while the broker kept its reports for a coordinator that was down does not count.
+    report. What it used while the broker kept its reports for a coordinator that was down does not count. A start of an
+    agent has a counter of its own; those of two agents with the same id are told apart and added.
 
     Args:
         before: joules that an earlier process of the coordinator has recorded; None if there are none.
@@ -34,6 +37,7 @@ class BoardEnergy:
         self._total = before or 0.0
         self._since: float | None = None
         self._last: _Report | None = None
+        self._starts = dict[int, _Report]()
 
     @property
     def is_reported(self) -> bool:
@@ -55,15 +59,17 @@ class BoardEnergy:
         """
         assert message.joules is not None  # noqa: S101 - the caller has checked it
         self.connect(now)
-        before, joules = self._last, message.joules
-        if before is None:
-            self._total += (message.power or 0.0) * self._count_seconds(at, interval)
-        elif before.boot == message.boot:
+        before, joules = self._starts.pop(message.boot, None), message.joules
+        if before is not None:
             joules = max(joules, before.joules)
             self._total += (joules - before.joules) * self._counted_part(before.at, at)
-        else:  # the agent has restarted, and counts from 0
-            self._total += joules * self._counted_part(before.at, at)
-        self._last = _Report(message.boot, joules, message.power, at)
+        elif self._last is not None:  # the agent has restarted, and counts from 0
+            self._total += joules * self._counted_part(self._last.at, at)
+        else:
+            self._total += (message.power or 0.0) * self._count_seconds(at, interval)
+        self._last = self._starts[message.boot] = _Report(joules, message.power, at)
+        if len(self._starts) > _MOST_AGENTS:
+            del self._starts[next(iter(self._starts))]  # the one that has not reported for longest
         self.settle(now, interval)
 
     def settle(self, now: float, interval: float) -> None:

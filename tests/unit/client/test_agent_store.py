@@ -158,13 +158,21 @@ def test_a_client_that_never_counted_starts_without_memory(tmp_path: Path) -> No
     assert memory(store, 2) is None
 
 
-def test_memory_that_is_not_there_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("kept", [True, False])
+def test_memory_that_is_not_there_is_told_once_if_the_runs_clients_keep_any(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kept: bool
+) -> None:
     store = open_store(tmp_path)
     assert store.memory(CLIENT, (7, 0)) is None
-    assert "client 3: its private memory after round 7 is missing; it starts without memory" in caplog.text
+    assert not caplog.text  # nobody knows yet whether there was any
+    for _ in range(2):
+        store.note_memory(kept=kept)
+    told = "client 3: its private memory after round 7 is missing; it started without memory"
+    assert caplog.text.count(told) == (1 if kept else 0)
     caplog.clear()
     commit(store, 1, None, memory=False)
     assert store.memory(CLIENT, (1, 0)) is None
+    store.note_memory(kept=kept)
     assert not caplog.text  # it is known that there is none
 
 

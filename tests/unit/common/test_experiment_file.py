@@ -103,7 +103,7 @@ def test_equal_only_with_equal_extra_fields() -> None:
         ("rounds=1e18", "rounds = 1e+18: must be a whole number"),
         ("training.epochs=1000001", "must be at most 1,000,000"),
         ("training.batch=10000000", "must be at most 1,000,000"),
-        ("fleet.0.workers=10000000", "must be at most 1,000,000"),
+        ("fleet.0.workers=1025", "must be at most 1,024"),
         ("data.clients=400001", "must be at most 400,000"),
         (
             "algorithm={name: fedrep, body_epochs: 10000000}",

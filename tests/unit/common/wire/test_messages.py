@@ -332,6 +332,14 @@ def test_the_telemetry_topic_tells_its_messages_apart(name: str) -> None:
     assert (type(read), read) == (type(SAMPLES[name]), SAMPLES[name])
 
 
+@pytest.mark.parametrize(("name", "key"), [("FailedMessage", "reason"), ("NoticeMessage", "text")])
+def test_a_text_is_one_line_so_that_it_never_looks_like_a_line_of_the_coordinator(name: str, key: str) -> None:
+    forged = "oops\nround 6/6: accuracy 0.9999\r\x1b[2K"
+    assert getattr(parse_telemetry(changed(SAMPLES[name], **{key: forged}), "t"), key) == (
+        "oops round 6/6: accuracy 0.9999  [2K"
+    )
+
+
 @pytest.mark.parametrize(("name", "key"), [("FailedMessage", "client"), ("NoticeMessage", "kind")])
 def test_broken_messages_on_the_telemetry_topic(name: str, key: str) -> None:
     with pytest.raises(PayloadError, match=key):

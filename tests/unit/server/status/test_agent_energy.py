@@ -47,6 +47,19 @@ def test_energy_goes_on_after_a_restart_of_the_agent(agents: AgentList) -> None:
     assert agents.settle_energy(5.0) == joules_of(agents) == 14.0
 
 
+def test_counters_of_two_agents_with_one_id_are_each_counted_once(agents: AgentList) -> None:
+    for second in range(1, 61):
+        report(agents, float(second), 5.0 * second, watts=0.0)
+        report(agents, second + 0.5, 3.0 * second, boot=2, watts=0.0)
+    assert joules_of(agents) == 5.0 * 59 + 3.0 * 60
+
+
+def test_a_board_that_names_a_new_start_in_each_report_takes_no_memory(agents: AgentList) -> None:
+    for start in range(1000):
+        report(agents, float(start), 0.0, boot=start, watts=0.0)
+    assert len(agents._energy["pi"]._starts) == 8
+
+
 def test_before_its_first_report_a_board_takes_the_power_of_that_report(agents: AgentList) -> None:
     assert agents.settle_energy(1.0) is None
     report(agents, 2.0, 100.0)
