@@ -69,7 +69,8 @@ def keep_samples(folder: Path, ids: NDArray[np.uint64], *, own: bool) -> str:
     name = name_ledger(ids, own=own)
     path = folder / f"{name}{_SAMPLES}"
     if not path.exists():
-        _make_folder(path.parent)
+        for place in (folder, path.parent):  # each is for its owner only
+            _make_folder(place)
         draft = path.with_suffix(f".{os.getpid()}")  # another process may store the same samples now
         try:
             draft.write_bytes(ids.tobytes())
@@ -81,7 +82,7 @@ def keep_samples(folder: Path, ids: NDArray[np.uint64], *, own: bool) -> str:
 
 def _make_folder(folder: Path) -> None:
     if not folder.exists():
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         sync(folder.parent)
 
 
@@ -100,8 +101,8 @@ def find_related(folder: Path, ids: NDArray[np.uint64], *, own: bool) -> list[st
         OSError: a file cannot be read; it may be intact.
     """
     mine = name_ledger(ids, own=own)
-    others = {name: _read_samples(folder, name) for name in _list_names(folder, SUFFIX, _SAMPLES) if name != mine}
-    return [mine, *(name for name, samples in others.items() if _are_related(mine, ids, name, samples))]
+    others = (name for name in _list_names(folder, SUFFIX, _SAMPLES) if name != mine)
+    return [mine, *(name for name in others if _are_related(mine, ids, name, _read_samples(folder, name)))]
 
 
 def relate_ledgers(folder: Path) -> dict[str, list[str]]:

@@ -106,6 +106,12 @@ def test_the_boards_own_samples_count_all_that_it_received_and_the_other_way_rou
     assert relate_ledgers(tmp_path)[theirs] == [sent]
 
 
+def test_the_folders_of_the_ledgers_are_for_their_owner_only(tmp_path: Path) -> None:
+    folder = tmp_path / "privacy"
+    keep_samples(folder, identify_samples(samples(1)), own=True)
+    assert [place.stat().st_mode & 0o777 for place in (folder, folder / "own")] == [0o700, 0o700]
+
+
 def test_lost_lists_of_samples_stop_training(tmp_path: Path) -> None:
     ids = identify_samples(samples(1, 2))
     digest = keep_samples(tmp_path, ids, own=False)
