@@ -63,9 +63,9 @@ class BoardEnergy:
         if before is not None:
             joules = max(joules, before.joules)
             self._total += (joules - before.joules) * self._counted_part(before.at, at)
-        elif self._last is not None:  # the agent has restarted, and counts from 0
+        elif self._last is not None and message.boot > max(self._starts):  # the agent has restarted, and counts from 0
             self._total += joules * self._counted_part(self._last.at, at)
-        else:
+        else:  # the first report, or that of an agent that has counted for longer
             self._total += (message.power or 0.0) * self._count_seconds(at, interval)
         self._last = self._starts[message.boot] = _Report(joules, message.power, at)
         if len(self._starts) > _MOST_AGENTS:

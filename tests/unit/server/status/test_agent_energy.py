@@ -54,6 +54,13 @@ def test_counters_of_two_agents_with_one_id_are_each_counted_once(agents: AgentL
     assert joules_of(agents) == 5.0 * 59 + 3.0 * 60
 
 
+def test_a_second_agent_that_has_run_for_long_does_not_bring_all_its_joules(agents: AgentList) -> None:
+    report(agents, 0.0, 1000.0, boot=7, watts=0.0)
+    report(agents, 1.0, 1e9, boot=3, watts=5.0)
+    report(agents, 2.0, 1e9 + 5, boot=3, watts=0.0)
+    assert joules_of(agents) == 10.0
+
+
 def test_a_board_that_names_a_new_start_in_each_report_takes_no_memory(agents: AgentList) -> None:
     for start in range(1000):
         report(agents, float(start), 0.0, boot=start, watts=0.0)
