@@ -59,8 +59,11 @@ GROUPS = frozenset({"bench", "data", "federation", "memory", "model", "privacy"}
 """Commands that only hold sub-commands: alone they print their help and exit with 0, as ``fedquilt`` alone does."""
 EXTRAS = {"fedquilt_client": "client"}
 INTERRUPTED = 130
-_LEAVING = frozenset({"click", "typer", __name__})
-"""Packages whose ``sys.exit`` is the end of a command. A user's code that does it is mistaken."""
+_LEAVING = frozenset({"click", "rich", "typer", __name__})
+"""Packages whose ``sys.exit`` is the end of a command; rich's if nobody reads standard output any more.
+
+A user's code that does it is mistaken.
+"""
 COMPLETE = "_FEDQUILT_COMPLETE"
 """The shell's completion script sets it."""
 

@@ -222,6 +222,15 @@ def test_a_users_code_does_not_end_a_command_as_if_it_had_succeeded(
     assert capsys.readouterr().err == f"fedquilt: the package lab called sys.exit({given}) {place}; remove that call\n"
 
 
+def test_a_reader_of_standard_output_that_leaves_is_no_mistake_of_a_users_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in ``fedquilt report --help | head -1``: rich ends the command."""
+    monkeypatch.setattr(cli, "_dispatch", command_of("rich.console", SystemExit(1)))
+    assert cli.run(["report", "--help"]) == 1
+    assert capsys.readouterr().err == ""
+
+
 def test_exit_codes_are_those_of_the_table() -> None:
     """docs/reference/exit-codes.md lists them; a new error class takes one of these."""
     page = (Path(__file__).parents[3] / "docs" / "reference" / "exit-codes.md").read_text()
