@@ -47,9 +47,12 @@ class Subscriptions:
             self._transport.unsubscribe([*wide, *self._of(self._muted)] if self._muted else named)
 
     def inherit(self, agents: Iterable[str]) -> None:
-        """Cancel what an earlier process, which worked with these agents, may have subscribed to."""
+        """Cancel what an earlier process, which worked with these agents, may have subscribed to.
+
+        If the session has brought a flood already, the receiver subscribes to these agents by their names instead.
+        """
         with self._lock:
-            self._known |= set(agents)
+            self.add(agents)
             if not self._muted:
                 self._transport.unsubscribe(self._of(self._known))
 

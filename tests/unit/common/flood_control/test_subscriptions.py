@@ -139,3 +139,12 @@ def test_what_names_agents_comes_first_and_their_replies_last() -> None:
     transport = cast(Transport, SimpleNamespace(subscribe=order.extend, unsubscribe=lambda _: None))
     Subscriptions(transport, TOPICS, RELAYED).renew([TOPICS.round])
     assert order == [*TOPICS.filters("presence", "telemetry"), TOPICS.round, *TOPICS.filters("replies")]
+
+
+def test_a_flood_in_the_session_does_not_cut_the_agents_of_the_journal_off(side: Side) -> None:
+    """It mutes its agent while the coordinator connects, before the coordinator knows the others."""
+    side.restart().mute("noisy")
+    side.subscriptions.renew()
+    side.subscriptions.inherit(["a", "noisy"])
+    assert side.receives("a") == ALL
+    assert side.receives("noisy") == set()
