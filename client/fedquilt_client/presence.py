@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from fedquilt_common.terminal_text import printable
 from fedquilt_common.wire.connection_errors import explain_refused_presence
 from fedquilt_common.wire.messages import AgentPresence
 from fedquilt_common.wire.topics import Topics
@@ -82,7 +81,7 @@ class OwnPresence:
         other = f"{presence.instance}-{presence.boot}"
         if other not in self._others:
             self._others.add(other)
-            machine = printable(presence.profile.machine) or "a machine that does not report its name"
+            machine = presence.profile.machine or "a machine that does not report its name"
             log.error(
                 "another agent uses the id %s: on %s, started as %d. Give each board its own --id and --state",
                 presence.agent, machine, presence.boot,

@@ -23,8 +23,11 @@ def test_a_selected_text_stays_selected(visit: Visit) -> None:
     visit.expect("round", "22")
     visit.expect("problem", "pi4-1 is slow")
     assert "digits" in facts
-    # The start is last: a page on a busy machine corrects it when it knows the server's clock better.
-    assert selected(visit).split("\n")[:-1] == facts.split("\n")[:-1]
+    kept = selected(visit)
+    visit.page.evaluate(SELECT, "[aria-label=Run] .title dl")
+    assert kept == selected(visit)
+    # A page on a busy machine corrects the last line, the start, when it knows the server's clock better.
+    assert kept.split("\n")[:-1] == facts.split("\n")[:-1]
 
 
 def test_a_selected_value_stays_selected_when_it_changes(visit: Visit) -> None:

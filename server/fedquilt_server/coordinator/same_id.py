@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from fedquilt_common.terminal_text import printable
 from fedquilt_common.wire.messages import AgentPresence
 
 log = logging.getLogger(__name__)
@@ -71,7 +70,7 @@ class SameId:
         former = next((presence for presence, at in found.former if lives(presence, at)), None)
         if former is not None and not found.reported:
             found.reported = True
-            machines = [printable(presence.profile.machine) or _UNNAMED for presence in (former, other)]
+            machines = [presence.profile.machine or _UNNAMED for presence in (former, other)]
             reason = (
                 f"two agents use the id {other.agent}: on {machines[0]} and on {machines[1]}. "
                 "Give each board its own --id and --state"

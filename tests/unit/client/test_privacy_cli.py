@@ -21,13 +21,13 @@ from fedquilt_common.privacy.samples_spent import keep_samples
 CHARGE = Charge(1.1, 0.25, 4)
 
 
-def spend(folder: Path, samples: list[int], run: str, client: int, epsilon: float) -> str:
-    """Add a training on samples to their ledger; returns its digest."""
-    digest = keep_samples(folder, np.array(samples, np.uint64), own=False)
+def spend(folder: Path, samples: list[int], run: str, client: int, epsilon: float, *, own: bool = False) -> str:
+    """Add a training on samples to their ledger; returns its name."""
+    name = keep_samples(folder, np.array(samples, np.uint64), own=own)
     append_entries(
-        ledger_file(folder, digest), [LedgerEntry(run, client, 1, 0, f"{run} {samples}", CHARGE, epsilon, 0.001)]
+        ledger_file(folder, name), [LedgerEntry(run, client, 1, 0, f"{run} {samples}", CHARGE, epsilon, 0.001)]
     )
-    return digest
+    return name
 
 
 @pytest.fixture
@@ -71,6 +71,17 @@ def test_an_old_ledger_counts_what_a_grown_file_has_spent(state: Path, capsys: p
     shown = capsys.readouterr().out
     assert shown.count(f"{both:.4f}") == 2
     assert "counts what the related ones have spent, too" in " ".join(shown.split())
+
+
+def test_own_and_received_samples_count_each_other(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    needs("opacus", "needs the extra dp")
+    received = spend(state / "privacy", [1, 2], "first", 3, 0.75)
+    own = spend(state / "privacy", [7, 8], "second", 3, 1.25, own=True)
+    rows = show(state, capsys)
+    assert own.startswith("own/")
+    assert [(rows[name]["epsilon"], rows[name]["related"]) for name in (received, own)] == [
+        (epsilon_of([CHARGE, CHARGE], 0.001, "rdp"), [other]) for other in (own, received)
+    ]
 
 
 def test_the_epsilon_is_unknown_if_the_samples_are(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
