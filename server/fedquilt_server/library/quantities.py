@@ -92,9 +92,13 @@ _SUMS: Final = {"bytes": ("bytes_down", "bytes_up")}
 
 
 def read_raw(row: RoundResult, name: str) -> float | None:
-    """Return the recorded value of a quantity, even an impossible one; None if the round does not have it."""
+    """Return the recorded value of a quantity, even an impossible one; None if the round does not have it.
+
+    A sum with an impossible part is that part.
+    """
     if name in _SUMS:
-        return float(sum(getattr(row, field) for field in _SUMS[name]))
+        parts = [float(getattr(row, field)) for field in _SUMS[name]]
+        return next((part for part in parts if not is_possible(part, name)), sum(parts))
     number: float | None = row.value(name)
     return number
 

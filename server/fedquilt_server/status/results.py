@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fedquilt_common.learning_tasks.class_scores import CLASS_ACCURACY
 from fedquilt_common.learning_tasks.metrics import MAIN_METRICS
@@ -248,3 +248,12 @@ class Result(BaseModel):
     model_cut: ModelCut | None = Field(default=None, description="how the model is cut; None without sub-models")
     privacy: list[PrivacySpent] = Field(default_factory=list, description="of each client with differential privacy")
     final: dict[str, float | int | str] = Field(default_factory=dict)
+
+    @field_validator("rounds")
+    @classmethod
+    def _check_order(cls, rounds: list[RoundResult]) -> list[RoundResult]:
+        """Refuse rounds that are not 1, 2, 3 and so on: the last score, sums and means would be wrong."""
+        for number, row in enumerate(rounds, 1):
+            if row.round != number:
+                raise ValueError(f"round {row.round} is where round {number} must be")
+        return rounds

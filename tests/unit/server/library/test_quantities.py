@@ -83,6 +83,12 @@ def test_an_impossible_cost_makes_the_sum_unknown() -> None:
     assert list(find_impossible(rounds)) == ["seconds is -5 in round 2, and 1 more: not used"]
 
 
+def test_a_sum_with_an_impossible_part_is_not_used_even_if_it_is_possible_itself() -> None:
+    rounds = [make_round(1, 0.5), make_round(2, 0.6, bytes_down=9000, bytes_up=-4)]
+    assert accumulate(rounds, "bytes") is None
+    assert list(find_impossible(rounds)) == ["bytes is -4 in round 2: not used"]
+
+
 def test_runs_are_compared_by_a_score_that_all_have() -> None:
     classes, numbers = make_rounds([0.5]), [make_round(1, None, r2=0.5, loss=1.0)]
     assert pick_score([classes, classes]) == "accuracy"

@@ -68,6 +68,21 @@ def test_a_damaged_result_is_named_with_its_file(tmp_path: Path) -> None:
     assert run.settings is not None
 
 
+@pytest.mark.parametrize(
+    ("order", "problem"),
+    [([2, 1, 0], "round 3 is where round 1 must be"), ([0, 0, 1, 2], "round 1 is where round 2 must be"),
+     ([0, 2], "round 3 is where round 2 must be")],
+)  # fmt: skip
+def test_rounds_that_are_missing_or_not_in_order_are_damage(tmp_path: Path, order: list[int], problem: str) -> None:
+    """The last score, sums and means of such a file would be wrong."""
+    path = write_run(tmp_path / "a") / "result.json"
+    result = json.loads(path.read_text())
+    path.write_text(json.dumps({**result, "rounds": [result["rounds"][at] for at in order]}))
+    run = read_run(path.parent)
+    assert run.status == "damaged"
+    assert problem in run.reason
+
+
 def test_damaged_settings_and_journal_are_notes(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a")
     (folder / "experiment.yaml").write_text("a: [")
