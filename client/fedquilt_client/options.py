@@ -59,6 +59,13 @@ ProfileOption = Annotated[
         help="open; or private: report the kind of board, not its resources.", show_default=_default("profile")
     ),
 ]
+MaxDeltaOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Decline training with a larger delta, too; needs --max-epsilon.",
+        show_default="no limit",
+    ),
+]
 MaxEpsilonOption = Annotated[
     float | None,
     typer.Option(

@@ -108,12 +108,13 @@ def open_account(
     return PrivacyAccount(job, run, job.ledgers, ids, own, seen, meter)
 
 
-def check_owner_limit(privacy: Privacy | None, most: float | None) -> None:
+def check_owner_limit(privacy: Privacy | None, most: float | None, delta: float | None = None) -> None:
     """Check that the board's owner allows the training of a client.
 
     Args:
         privacy: the client's local differential privacy; None without.
         most: the largest epsilon that the owner allows; None: no limit.
+        delta: the largest delta that the owner allows; None: no limit.
 
     Raises:
         PrivacyBudgetError: the owner does not allow it.
@@ -129,6 +130,11 @@ def check_owner_limit(privacy: Privacy | None, most: float | None) -> None:
         raise PrivacyBudgetError(
             f"privacy.epsilon = {privacy.epsilon:g}: the board's owner allows at most epsilon {most:g} "
             "(--max-epsilon); choose a smaller privacy.epsilon, or ask the owner"
+        )
+    if delta is not None and privacy.delta > delta:
+        raise PrivacyBudgetError(
+            f"privacy.delta = {privacy.delta:g}: the board's owner allows at most delta {delta:g} "
+            "(--max-delta); choose a smaller privacy.delta, or ask the owner"
         )
 
 

@@ -25,6 +25,7 @@ class AgentSettings:
         private: report nothing about the board's resources.
         max_epsilon: the most that training may spend on any samples, in all runs; None: no limit, and training
             without differential privacy.
+        max_delta: the largest delta at which ``max_epsilon`` may count; None: the experiments choose it.
         power_topic: where a meter of the owner publishes the board's power in watts; None: nowhere.
         power_command: the owner's command that prints the board's power in watts; None: the board's own sensors.
         machine_agents: agents on this machine, which share its power figure.
@@ -47,6 +48,7 @@ class AgentSettings:
     budget: int | None = None
     private: bool = False
     max_epsilon: float | None = None
+    max_delta: float | None = None
     power_command: str | None = None
     power_topic: MeterTopic | None = None
     machine_agents: int = 1

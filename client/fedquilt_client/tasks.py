@@ -121,6 +121,7 @@ def make_job(
         data=data,
         ledgers=store.ledgers,
         max_epsilon=settings.max_epsilon,
+        max_delta=settings.max_delta,
         members=[one.id for one in tasks] if len(tasks) > 1 else [],
     )
 

@@ -200,7 +200,7 @@ class Worker:
 
         has_peak = job.measured and reset_peak()
         reset_gpu_peak()
-        check_owner_limit(board.experiment.variant(job.client).privacy, job.max_epsilon)
+        check_owner_limit(board.experiment.variant(job.client).privacy, job.max_epsilon, job.max_delta)
         exchange = int(job.scalars.get(EXCHANGE, job.exchange))
         seed = derive_seed(board.experiment.seed, job.round, exchange, job.client)
         ctx = TaskContext(

@@ -123,6 +123,7 @@ class Job(BaseModel):
         data: the client's samples; None: the board has the data set.
         ledgers: folder of the board's privacy ledgers; None in a replay.
         max_epsilon: the most that the board's owner allows for any samples; None: no limit.
+        max_delta: the largest delta at which ``max_epsilon`` may count; None: the experiments choose it.
         members: client and fingerprint of each task of a joint job, whose ``client`` is the first of them: it writes
             the sum of their replies. Empty: the job is for one client.
         measured: whether the reply carries what the training took.
@@ -161,6 +162,7 @@ class Job(BaseModel):
     data: JobData | None = None
     ledgers: KnownPath | None = None
     max_epsilon: float | None = None
+    max_delta: float | None = None
     members: list[tuple[int, str]] = Field(default_factory=list)
 
     @property

@@ -44,6 +44,7 @@ class AgentConfig(Section):
     budget: Size | None = None
     profile: Literal["open", "private"] = "open"
     max_epsilon: float | None = Field(None, alias="max-epsilon", gt=0)
+    max_delta: float | None = Field(None, alias="max-delta", gt=0, lt=1)
     power_command: str | None = Field(None, alias="power-command")
     power_topic: str | None = Field(None, alias="power-topic")
     machine_agents: int = Field(1, alias="machine-agents", ge=1, le=10_000)
@@ -83,6 +84,12 @@ class AgentConfig(Section):
     def _check_meters(self) -> AgentConfig:
         if self.power_command is not None and self.power_topic is not None:
             raise ValueError("--power-command and --power-topic are both given; remove one of the two")
+        return self
+
+    @model_validator(mode="after")
+    def _check_limit(self) -> AgentConfig:
+        if self.max_delta is not None and self.max_epsilon is None:
+            raise ValueError("--max-delta limits the delta of --max-epsilon, which is missing; give both")
         return self
 
     @property

@@ -41,6 +41,7 @@ from fedquilt_server.provisioning.options import (
     ProvisionFromOption,
     ProvisionHostOption,
     ProvisionKindOption,
+    ProvisionMaxDeltaOption,
     ProvisionMaxEpsilonOption,
     ProvisionPowerCommandOption,
     ProvisionPowerTopicOption,
@@ -256,6 +257,7 @@ def provision(
     budget: ProvisionBudgetOption = None,
     profile: ProvisionProfileOption = None,
     max_epsilon: ProvisionMaxEpsilonOption = None,
+    max_delta: ProvisionMaxDeltaOption = None,
     power_command: ProvisionPowerCommandOption = None,
     power_topic: ProvisionPowerTopicOption = None,
     renew: ProvisionRenewOption = False,
@@ -268,7 +270,7 @@ def provision(
     federation = Federation(folder)
     options = {
         "workers": workers, "threads": threads, "profile": profile, "budget": budget, "power_command": power_command,
-        "power_topic": power_topic, "max_epsilon": max_epsilon, "site": site,
+        "power_topic": power_topic, "max_epsilon": max_epsilon, "max_delta": max_delta, "site": site,
     }  # fmt: skip
     settings = {key: value for key, value in options.items() if value is not None}
     if from_ is not None:

@@ -58,6 +58,9 @@ ProvisionBudgetOption = Annotated[
 ProvisionProfileOption = Annotated[
     str | None, typer.Option(help="open, or private to publish nothing about the board's resources.")
 ]
+ProvisionMaxDeltaOption = Annotated[
+    float | None, typer.Option(help="Decline training with a larger delta, too; needs --max-epsilon.")
+]
 ProvisionMaxEpsilonOption = Annotated[
     float | None,
     typer.Option(help="Decline training without local differential privacy, or with a larger epsilon."),

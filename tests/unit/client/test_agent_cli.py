@@ -76,11 +76,12 @@ def test_options_reach_the_agent(agent: Callable[..., AgentSettings], tmp_path: 
         "--broker", "mqtt://lab:1884", "--id", "pi-7", "--clients", "0-3,7", "--federation", "garden",
         "--kind", "pi4", "--workers", "2", "--threads", "3", "--memory", "512MiB", "--state", str(tmp_path),
         "--allow-import", "mine", "--allow-import", "yours", "--once", "--power-command", "meter --watts",
-        "--data", f"2={tmp_path}/own.csv", "--data", "7=mine:load", "--max-epsilon", "8",
+        "--data", f"2={tmp_path}/own.csv", "--data", "7=mine:load", "--max-epsilon", "8", "--max-delta", "1e-5",
     )  # fmt: skip
     assert found == AgentSettings(
         "pi-7", (0, 1, 2, 3, 7), tmp_path, "garden", "pi4", 2, 3, 512 << 20, allow_import=("mine", "yours"), once=True,
-        power_command="meter --watts", max_epsilon=8.0, own_data={2: f"{tmp_path}/own.csv", 7: "mine:load"},
+        power_command="meter --watts", max_epsilon=8.0, max_delta=1e-5,
+        own_data={2: f"{tmp_path}/own.csv", 7: "mine:load"},
     )  # fmt: skip
     assert (Recorded.transport._address.host, Recorded.transport._address.port) == ("lab", 1884)
 
@@ -108,6 +109,7 @@ state: {state}
 allow-import: [mine]
 power-command: meter 'of mine'
 max-epsilon: 8
+max-delta: 1e-5
 once: true
 """
 
@@ -117,7 +119,7 @@ def test_a_configuration_file_has_the_same_keys(agent: Callable[..., AgentSettin
     path.write_text(CONFIG.format(state=tmp_path / "state"))
     from_file = AgentSettings(
         "pi-1", (4, 5), tmp_path / "state", "garden", "pi4", 2, 3, 1 << 30, allow_import=("mine",), once=True,
-        power_command="meter 'of mine'", max_epsilon=8.0,
+        power_command="meter 'of mine'", max_epsilon=8.0, max_delta=1e-5,
     )  # fmt: skip
     assert agent("--config", str(path)) == from_file
     path.write_text(path.read_text().replace("allow-import", "allow_import").replace("4-5", "5"))
@@ -207,6 +209,8 @@ def test_a_mistake_prints_no_password(text: str, tmp_path: Path, capsys: pytest.
         ((*NEEDED, "--workers", "many"), 2, "workers"),
         ((*NEEDED, "--max-epsilon", "0"), 4, "max_epsilon: must be above 0"),
         ((*NEEDED, "--max-epsilon", "nan"), 4, "max_epsilon: must be a finite number"),
+        ((*NEEDED, "--max-epsilon", "8", "--max-delta", "1"), 4, "max_delta: must be below 1"),
+        ((*NEEDED, "--max-delta", "1e-5"), 4, "--max-delta limits the delta of --max-epsilon, which is missing"),
         ((*NEEDED, "--nonsense"), 2, "--nonsense"),
         ((*NEEDED, "--broker", "http://lab"), 4, "mqtt://host"),
         ((*NEEDED, "--ca", "ca.pem"), 4, "mqtts://"),

@@ -37,9 +37,9 @@ def board(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[PrivateBoard]:
     made.agent.release()
 
 
-def decline(board: PrivateBoard, limit: float, name: str = "run-1", **changes: Any) -> str:
+def decline(board: PrivateBoard, limit: float, name: str = "run-1", delta: float | None = None, **changes: Any) -> str:
     """Return why the board declines a task of an experiment."""
-    told = do(board.job(board.run(name, **changes), max_epsilon=limit))
+    told = do(board.job(board.run(name, **changes), max_epsilon=limit, max_delta=delta))
     assert (told["event"], told["cause"]) == ("failed", "declined")
     return str(told["reason"])
 
@@ -59,12 +59,22 @@ def test_training_without_local_privacy_is_declined(section: dict[str, Any] | No
     )
 
 
+def test_a_larger_delta_is_declined_with_what_to_change(board: PrivateBoard) -> None:
+    """Else the first experiment could choose one just below 1/n, at which any noise has a small epsilon."""
+    assert decline(board, 8.0, delta=1e-4, privacy={"epsilon": 6.0, "delta": 0.002}) == (
+        "privacy.delta = 0.002: the board's owner allows at most delta 0.0001 (--max-delta); choose a smaller "
+        "privacy.delta, or ask the owner"
+    )
+
+
 def test_a_budget_up_to_the_limit_trains_as_without_one(board: PrivateBoard) -> None:
-    def train(most: float | None) -> dict[str, bytes]:
-        arrays = FileArrays(board.train(board.job(board.run(), max_epsilon=most)).job.reply)
+    def train(most: float | None, delta: float | None = None) -> dict[str, bytes]:
+        job = board.job(board.run(privacy=section), max_epsilon=most, max_delta=delta)
+        arrays = FileArrays(board.train(job).job.reply)
         return {name: x.tobytes() for name, x in arrays.items()}
 
-    assert train(6.0) == train(None)
+    section = {"epsilon": 6.0, "delta": 0.0001}
+    assert train(6.0, 0.0001) == train(6.0) == train(None)
 
 
 def test_the_limit_holds_for_all_experiments_together_whatever_their_delta(board: PrivateBoard) -> None:

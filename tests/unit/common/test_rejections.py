@@ -192,7 +192,7 @@ SITE = {"hosts": ["b"], "connection": "c", "serial": "1", "until": "2030-01-31T1
     [
         *(
             (AgentConfig, {**AGENT, key: True})
-            for key in ("workers", "threads", "each", "idle", "max-epsilon", "clients")
+            for key in ("workers", "threads", "each", "idle", "max-epsilon", "max-delta", "clients")
         ),
         (RelayConfig, {**RELAY, "boards": {"a": True}}),
         (FederationRecord, {**RECORD, "port": True}),

@@ -46,7 +46,7 @@ def changes(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 def test_every_line_becomes_a_board(federation: Federation) -> None:
-    assert provision(federation, LIST, "--profile", "private", "--max-epsilon", "8") == 0
+    assert provision(federation, LIST, "--profile", "private", "--max-epsilon", "8", "--max-delta", "1e-5") == 0
     boards = federation.record.boards
     assert {name: (board.kind, board.clients, board.host, board.user) for name, board in boards.items()} == {
         "kitchen": ("pi4", "8", "kitchen.local", "pi"),  # 0 to 7 are the choice of other lines
@@ -54,7 +54,7 @@ def test_every_line_becomes_a_board(federation: Federation) -> None:
         "cellar": ("pi4", "0-3", "cellar.local", "pi"),
     }
     config = AgentConfig.model_validate(read_agent_config(federation.board_folder("desk") / "agent.yaml"))
-    assert (config.profile, config.max_epsilon) == ("private", 8.0)
+    assert (config.profile, config.max_epsilon, config.max_delta) == ("private", 8.0, 1e-5)
     network = federation.wifi_file("kitchen")
     assert yaml.safe_load(network.read_text())["ssid"] == "Lab"
     assert network.stat().st_mode & 0o777 == 0o600
