@@ -70,7 +70,7 @@ fuzz: $(VENV)/.has-dev ## Fuzz every parser of messages, files and options (MINU
 check: $(VENV)/.has-dev ## Check lint, formatting, types and playbooks; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --num-workers auto
+	$(BIN)/mypy
 	cd ansible && PATH="$(abspath $(BIN)):$$PATH" ansible-lint --offline --nocolor --profile production
 
 format: $(VENV)/.has-dev ## Rewrite the code in the project's format

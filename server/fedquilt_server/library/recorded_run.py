@@ -145,6 +145,8 @@ def read_run(folder: Path) -> RecordedRun:
         status, reason = _unfinished(folder)
         return replace(found, status=status, reason=reason)
     notes = [*damage, *result.warnings, *find_impossible(result.rounds)]
+    if settings is not None and (seed := settings.get("seed", result.seed)) != result.seed:
+        notes.append(f"{folder / EXPERIMENT} is that of another run: its seed is {seed}, and the run's {result.seed}")
     if tested := describe_tested(result.rounds):
         notes.append(f"the model was tested by {tested}")
     if 0 < (away := sum(row.away_seconds for row in result.rounds)) < math.inf:

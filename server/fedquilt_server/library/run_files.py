@@ -6,8 +6,9 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -17,6 +18,7 @@ from fedquilt_common.rejections import list_problems
 from fedquilt_server.history.log_files import read_tail
 from fedquilt_server.status.coverage import Coverage
 from fedquilt_server.status.reply_row import ReplyRow
+from fedquilt_server.status.run_event import RunEvent
 
 TAIL_BYTES: Final = 1 << 22
 """How much of a table's end the page of a recorded run reads."""
@@ -59,7 +61,8 @@ Row = TypeVar("Row", bound=BaseModel)
 
 
 def iterate_rows(path: Path, kind: type[Row], notes: list[str]) -> Iterator[Row]:
-    """Yield the rows of a CSV file whose first line names the columns; further columns are ignored.
+    """Yield the rows of a CSV file whose first line names the columns; further columns are ignored. A
+    last line without an end is ignored, too: it is being written, or a killed process has left it.
 
     The file may be larger than the memory, so rows are yielded one by one.
 
@@ -68,7 +71,7 @@ def iterate_rows(path: Path, kind: type[Row], notes: list[str]) -> Iterator[Row]
         kind: the model of a row.
         notes: gets a sentence for each of the first damaged rows, and their number.
     """
-    yield from _make_rows(path, kind, notes, _csv_lines)
+    yield from _make_rows(path, notes, _csv_lines, partial(_make_row, kind))
 
 
 def iterate_latest_rows(
@@ -84,19 +87,35 @@ def iterate_latest_rows(
         most_bytes: how much of the file is read.
     """
     needed = [name for name, field in kind.model_fields.items() if field.is_required()]
-    yield from _make_rows(path, kind, notes, lambda path: _latest_lines(path, needed, without, most_bytes))
+    make = partial(_make_row, kind, without=without)
+    yield from _make_rows(path, notes, lambda path: _latest_csv_lines(path, needed, most_bytes), make)
 
 
-PlacedLines = Iterator[tuple[str, dict[str, str]]]
-"""The place of each line, and its filled cells by column."""
+def iterate_latest_events(path: Path, notes: list[str], most_bytes: int = TAIL_BYTES) -> Iterator[RunEvent]:
+    """Yield the events at the end of an ``events.jsonl``, oldest first. A last line without an end is ignored.
+
+    Args:
+        path: the file; without it there are no events.
+        notes: gets a sentence for each of the first damaged lines, and their number.
+        most_bytes: how much of the file is read.
+    """
+    yield from _make_rows(path, notes, lambda path: _latest_lines(path, most_bytes), RunEvent.model_validate_json)
 
 
-def _make_rows(path: Path, kind: type[Row], notes: list[str], read: Callable[[Path], PlacedLines]) -> Iterator[Row]:
+RowCells = Mapping[str, str | None]
+"""A line's cells by column; None for one that it lacks, and "" as the column of those that are too many."""
+Raw = TypeVar("Raw")
+
+
+def _make_rows(
+    path: Path, notes: list[str], read: Callable[[Path], Iterator[tuple[str, Raw]]], make: Callable[[Raw], Row]
+) -> Iterator[Row]:
+    """Yield what ``make`` returns for each line; ``read`` yields them with their places."""
     wrong = list[str]()
     try:
-        for place, cells in read(path) if path.is_file() else ():
+        for place, line in read(path) if path.is_file() else ():
             try:
-                yield _make_row(kind, cells)
+                yield make(line)
             except ValueError as error:
                 wrong.append(f"{path}, {place}: {_first_problem(error)}; the line is left out")
                 del wrong[MOST_DAMAGED:]
@@ -105,35 +124,52 @@ def _make_rows(path: Path, kind: type[Row], notes: list[str], read: Callable[[Pa
     notes += _shorten(wrong, path)
 
 
-def _csv_lines(path: Path) -> PlacedLines:
+def _csv_lines(path: Path) -> Iterator[tuple[str, RowCells]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file, restkey="", restval="")
+        reader = csv.DictReader((line for line in file if line.endswith("\n")), restkey="")
         for row in reader:
-            yield f"line {reader.line_num}", {key: value for key, value in row.items() if key and value}
+            yield f"line {reader.line_num}", row
 
 
-def _latest_lines(path: Path, needed: Sequence[str], without: Container[str], most_bytes: int) -> PlacedLines:
+def _latest_csv_lines(path: Path, needed: Sequence[str], most_bytes: int) -> Iterator[tuple[str, RowCells]]:
     with path.open("rb") as file:
         header = file.readline(most_bytes)
-    start, text = read_tail(path, most_bytes)
+    start, text = _complete_tail(path, most_bytes)
     text = text[len(header) :] if start == 0 else text
-    complete = text[: text.rfind(b"\n") + 1].decode()
     names = next(csv.reader([header.decode("utf-8-sig")]), [])
     if missing := [name for name in needed if name not in names]:
         raise ValueError(f"it has no column {missing[0]}")
-    reader = csv.DictReader(io.StringIO(complete, newline=""), names, restkey="", restval="")
+    reader = csv.DictReader(io.StringIO(text.decode(), newline=""), names, restkey="")
     for row in reader:
-        place = f"line {reader.line_num + 1}" if start == 0 else f"line {reader.line_num} after byte {start}"
-        yield place, {key: value for key, value in row.items() if key and value and key not in without}
+        yield _place(reader.line_num + (start == 0), start), row
 
 
-def _make_row(kind: type[Row], cells: dict[str, str]) -> Row:
+def _latest_lines(path: Path, most_bytes: int) -> Iterator[tuple[str, bytes]]:
+    start, text = _complete_tail(path, most_bytes)
+    for number, line in enumerate(text.split(b"\n")[:-1], 1):
+        yield _place(number, start), line
+
+
+def _complete_tail(path: Path, most_bytes: int) -> tuple[int, bytes]:
+    """Return the complete lines at the end of a file, and where in the file they begin."""
+    start, text = read_tail(path, most_bytes)
+    return start, text[: text.rfind(b"\n") + 1]
+
+
+def _place(number: int, start: int) -> str:
+    """Name a line by its number after byte ``start``."""
+    return f"line {number}" if start == 0 else f"line {number} after byte {start}"
+
+
+def _make_row(kind: type[Row], cells: RowCells, without: Container[str] = ()) -> Row:
     """Return the row of a line's filled cells.
 
     Raises:
-        ValueError: a value is missing or impossible.
+        ValueError: the line has more or fewer cells than the header, or a value is missing or impossible.
     """
-    row = kind.model_validate(cells)
+    if None in cells.values() or "" in cells:
+        raise ValueError("it does not have as many cells as the header")
+    row = kind.model_validate({key: value for key, value in cells.items() if value and key not in without})
     for name, value in row.model_dump().items():
         if isinstance(value, int | float) and not _is_possible(name, value):
             raise ValueError(f"{name} is {value:g}, which is impossible")

@@ -13,14 +13,11 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from fedquilt_common.errors import FedquiltError
 from fedquilt_common.experiment.sections import Budget
-from fedquilt_common.files.file_stamp import stamp
 from fedquilt_common.terminal_text import printable
 from fedquilt_server.history.history import EVENTS_KEPT, ROUNDS_KEPT
-from fedquilt_server.history.log_files import read_events
 from fedquilt_server.library.recorded_run import ESTIMATE_NOTES, RecordedRun, RecordedStatus, read_run
-from fedquilt_server.library.run_files import BoardRow, iterate_latest_rows, read_coverage
+from fedquilt_server.library.run_files import BoardRow, iterate_latest_events, iterate_latest_rows, read_coverage
 from fedquilt_server.status.agent_list import MOST_SHOWN
 from fedquilt_server.status.budget import BudgetMeter, BudgetUse
 from fedquilt_server.status.recorded import recorded_snapshot
@@ -111,14 +108,7 @@ def _clients_of(replies: Sequence[ReplyRow]) -> dict[str, list[int]]:
 
 def _read_events(path: Path, notes: list[str]) -> list[RunEvent]:
     """Return the latest events, newest first."""
-    try:
-        found = read_events(path)
-    except FedquiltError as error:
-        notes.append(f"{error}; its events are left out")
-        return []
-    if not found and (kept := stamp(path)) and kept.size:
-        notes.append(f"{path}: holds no event that can be read")
-    return found[: -EVENTS_KEPT - 1 : -1]
+    return list(iterate_latest_events(path, notes))[: -EVENTS_KEPT - 1 : -1]
 
 
 def _read_budget(run: RecordedRun) -> list[BudgetUse]:

@@ -118,7 +118,7 @@ def read_recording(folder: Path, journal: Path) -> Recording:
         RunFolderError: the folder holds no run that has started, or its journal is damaged.
     """
     copy_journal(folder / JOURNAL, journal)
-    opened = Journal(journal)
+    opened = Journal(journal, folder / JOURNAL)
     try:
         return _read(folder, opened)
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
@@ -65,6 +66,7 @@ def parse_what_if(texts: Sequence[str], recorded: WhatIf, speedup: float = 1.0) 
         ExperimentError: a change is not valid.
     """
     changes = [_parse(text, recorded, speedup) for text in texts]
+    _check_once(changes)
     plain = {name: value for name, _, value in changes if name not in _BY_KIND}
     by_kind: dict[str, Any] = {
         field: {kind: value for name, kind, value in changes if name == key} for key, field in _BY_KIND.items()
@@ -111,6 +113,14 @@ def _parse(text: str, recorded: WhatIf, speedup: float) -> tuple[str, str, Any]:
     if found is None:
         raise ExperimentError(f"--what-if {text}: {value!r} is not valid; {_FORMS[key]}")
     return key, kind, replace(found, speedup=speedup) if isinstance(found, Link) else found
+
+
+def _check_once(changes: Sequence[tuple[str, str, Any]]) -> None:
+    """Check that no key is given twice."""
+    names = Counter(f"{key}.{kind}" if kind else key for key, kind, _ in changes)
+    for name, times in names.items():
+        if times > 1:
+            raise ExperimentError(f"--what-if {name}: is given {times} times; give one value")
 
 
 def _hint(name: str) -> str:

@@ -77,13 +77,17 @@ class Journal:
     Events after the last checkpoint that are damaged are dropped, with a warning: the agents offer their replies again.
     A journal of version 1 gets its checksums.
 
+    Args:
+        path: the file.
+        source: the journal of which ``path`` is a copy, for messages; None: it is no copy.
+
     Raises:
         RunFolderError: the file is no journal or is damaged, a newer fedquilt wrote it, or the disk is full.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with ExitStack() as undo, journal_errors(path):
+    def __init__(self, path: Path, source: Path | None = None) -> None:
+        self.path = source or path
+        with ExitStack() as undo, journal_errors(self.path):
             self._db = undo.enter_context(closing(connect(str(path))))
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")

@@ -44,8 +44,8 @@ def damaged_journal(path: Path, what: object) -> RunFolderError:
     """Return the error for a journal whose content cannot be trusted."""
     reason = " ".join(str(what).split())[:_REASON_LENGTH]
     return RunFolderError(
-        f"{path} is damaged, or is not a fedquilt journal: {reason}. Restore the file from a backup, or start again "
-        "with another --out"
+        f"{path} is damaged, or is not a fedquilt journal: {reason}. Restore the file from a backup, or start a "
+        "new run in another folder"
     )
 
 
@@ -59,10 +59,12 @@ def journal_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, UnicodeError) as error:  # SQLite's message may quote damaged text
+        if path.is_dir():
+            raise damaged_journal(path, "it is a folder") from error
         remedy = next((remedy for words, remedy in _REMEDIES.items() if words in str(error)), None)
         if remedy is not None:
             raise RunFolderError(
-                f"{path} cannot be used: {error}. {remedy}, then run the same command again to resume"
+                f"{path} cannot be used: {error}. {remedy}, then run the same command again"
             ) from error
         raise damaged_journal(path, error) from error
 

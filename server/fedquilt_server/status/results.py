@@ -6,19 +6,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic_core import PydanticCustomError
 
 from fedquilt_common.learning_tasks.class_scores import CLASS_ACCURACY
 from fedquilt_common.learning_tasks.metrics import MAIN_METRICS
+from fedquilt_common.terminal_text import printable
 from fedquilt_server.status.training_memory import TrainingMemory
 from fedquilt_server.status.units import percent
 
 FORMAT: Final = 2
 """Version of ``result.json``, ``events.jsonl`` and the tables of a run folder. It grows if a field changes."""
+NEWER: Final = "newer_format"
+"""Type of the validation error of a newer format."""
 SCORE_COLUMNS: Final = ("accuracy", "r2", "loss", "global_accuracy", "personal_accuracy")
 """Scores that have a field of their own in ``RoundResult``."""
+OneLine = Annotated[str, AfterValidator(printable)]
+"""One line: texts of boards and of files show nothing else than they hold."""
 RunStatus = Literal["unknown", "running", "finished", "failed", "stopped"]
 
 
@@ -228,19 +234,21 @@ class Result(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     format: int = Field(default=1, description="version of the run folder's result files; 1 if it is missing")
-    version: str = Field(default="", description="version of fedquilt that wrote the file; empty in earlier ones")
-    name: str
-    run: str
-    algorithm: str
-    dataset: str
+    version: OneLine = Field(default="", description="version of fedquilt that wrote the file; empty in earlier ones")
+    name: OneLine
+    run: OneLine
+    algorithm: OneLine
+    dataset: OneLine
     status: RunStatus = Field(
         default="unknown", description="running even after a power cut; unknown in files of earlier versions"
     )
-    reason: str = Field(default="", description="why the run failed, was stopped, or finished before its last round")
+    reason: OneLine = Field(
+        default="", description="why the run failed, was stopped, or finished before its last round"
+    )
     exit_code: int | None = Field(default=None, description="exit code of the command; None while the run goes on")
-    note: str = ""
+    note: OneLine = ""
     """A remark on the data, for example that the official test samples are missing."""
-    warnings: list[str] = Field(default_factory=list, description="such as that the training has diverged")
+    warnings: list[OneLine] = Field(default_factory=list, description="such as that the training has diverged")
     seed: int
     rounds: list[RoundResult]
     coordinator_memory: OwnMemory = OwnMemory()
@@ -248,6 +256,14 @@ class Result(BaseModel):
     model_cut: ModelCut | None = Field(default=None, description="how the model is cut; None without sub-models")
     privacy: list[PrivacySpent] = Field(default_factory=list, description="of each client with differential privacy")
     final: dict[str, float | int | str] = Field(default_factory=dict)
+
+    @field_validator("format")
+    @classmethod
+    def _check_format(cls, value: int) -> int:
+        """Refuse a newer format: a field of it may have another meaning."""
+        if value > FORMAT:
+            raise PydanticCustomError(NEWER, f"a newer fedquilt wrote it; this one reads formats up to {FORMAT}")
+        return value
 
     @field_validator("rounds")
     @classmethod

@@ -37,8 +37,9 @@ def board(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[PrivateBoard]:
     made.agent.release()
 
 
-def decline(board: PrivateBoard, limit: float, name: str = "run-1", delta: float | None = None, **changes: Any) -> str:
+def decline(board: PrivateBoard, limit: float, name: str = "run-1", **changes: Any) -> str:
     """Return why the board declines a task of an experiment."""
+    delta = changes.pop("max_delta", None)
     told = do(board.job(board.run(name, **changes), max_epsilon=limit, max_delta=delta))
     assert (told["event"], told["cause"]) == ("failed", "declined")
     return str(told["reason"])
@@ -61,7 +62,7 @@ def test_training_without_local_privacy_is_declined(section: dict[str, Any] | No
 
 def test_a_larger_delta_is_declined_with_what_to_change(board: PrivateBoard) -> None:
     """Else the first experiment could choose one just below 1/n, at which any noise has a small epsilon."""
-    assert decline(board, 8.0, delta=1e-4, privacy={"epsilon": 6.0, "delta": 0.002}) == (
+    assert decline(board, 8.0, max_delta=1e-4, privacy={"epsilon": 6.0, "delta": 0.002}) == (
         "privacy.delta = 0.002: the board's owner allows at most delta 0.0001 (--max-delta); choose a smaller "
         "privacy.delta, or ask the owner"
     )

@@ -59,6 +59,33 @@ def test_a_run_of_an_earlier_version_is_finished_if_it_has_all_rounds(tmp_path: 
     assert part.reason == "an earlier version recorded 3 of 9 rounds, and not how the run ended"
 
 
+def test_a_newer_format_is_not_read(tmp_path: Path) -> None:
+    """A field may have another meaning."""
+    path = write_run(tmp_path / "x") / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+    run = read_run(path.parent)
+    assert (run.status, run.result) == ("damaged", None)
+    assert run.reason.endswith(
+        "result.json: format: a newer fedquilt wrote it; this one reads formats up to 2; update this one"
+    )
+
+
+def test_texts_show_what_they_hold(tmp_path: Path) -> None:
+    """U+202E would turn round what follows it."""
+    run = read_run(write_run(tmp_path / "x", name="a\u202eb", warnings=["<\u202etpircs/>\nround 9"]))
+    assert run.result is not None
+    assert run.result.name == "a b"
+    assert "< tpircs/> round 9" in run.notes
+
+
+def test_the_settings_of_another_run_are_noted(tmp_path: Path) -> None:
+    first, second = (write_run(tmp_path / f"{seed}", seed=seed) for seed in (1, 2))
+    assert read_run(first).notes == ()
+    (first / "experiment.yaml").write_bytes((second / "experiment.yaml").read_bytes())
+    (note,) = read_run(first).notes
+    assert note == f"{first / 'experiment.yaml'} is that of another run: its seed is 2, and the run's 1"
+
+
 def test_a_damaged_result_is_named_with_its_file(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a")
     (folder / "result.json").write_text('{"name": 3')

@@ -86,6 +86,26 @@ def test_a_damaged_file_costs_only_its_part(name: str, content: bytes | None, fo
 
 
 @pytest.mark.parametrize(
+    ("name", "line", "place"),
+    [
+        ("events.jsonl", "gar,bage\x01{", "line 301: "),
+        ("events.jsonl", '{"at": 1, "kind": "unheard of", "text": "x"}', "line 301: kind"),
+        ("boards.csv", "gar,bage\x01{", "line 4: it does not have as many cells as the header"),
+        ("replies.csv", "1,0,1,weak-1", "line 62: it does not have as many cells as the header"),
+    ],
+)
+def test_a_damaged_line_costs_only_itself_and_is_named(name: str, line: str, place: str, folder: Path) -> None:
+    whole = read_snapshot(folder)
+    with (folder / name).open("a") as file:
+        file.write(f"{line}\n")
+    shown = read_snapshot(folder)
+    (note,) = shown.notes
+    assert f"{name}, {place}" in note
+    assert note.endswith("the line is left out")
+    assert (shown.boards, shown.events, shown.reply_rows) == (whole.boards, whole.events, whole.reply_rows)
+
+
+@pytest.mark.parametrize(
     ("budget", "shown"), [({"bytes": 120_000}, ["60.0 kB of 120 kB"]), ({"bytes": -1}, []), ("much", []), (None, [])]
 )
 def test_what_a_run_used_of_its_budget(budget: object, shown: list[str], tmp_path: Path) -> None:

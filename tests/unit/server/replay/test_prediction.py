@@ -268,6 +268,13 @@ def test_changes_that_are_not_valid_are_refused(text: str, part: str) -> None:
         parse_what_if([text], SAME)
 
 
+@pytest.mark.parametrize("key", ["per_round", "link.a"])
+def test_a_key_that_is_given_twice_is_refused(key: str) -> None:
+    value = {"per_round": "2", "link.a": "rate=5"}[key]
+    with pytest.raises(ExperimentError, match=f"--what-if {key}: is given 2 times; give one value"):
+        parse_what_if([f"{key}={value}"] * 2, SAME)
+
+
 def test_a_run_without_a_whole_round_cannot_be_measured() -> None:
     interrupted = recording(experiment(), Resumed(1.0))
     only = dataclasses.replace(interrupted, rounds=interrupted.rounds[:1])

@@ -87,6 +87,14 @@ def test_a_damaged_reply_is_named(kit: Kit) -> None:
     assert report.end == ""
 
 
+def test_a_damaged_journal_is_named_and_not_its_copy(kit: Kit) -> None:
+    path = kit.run / "journal.sqlite"
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE events SET digest = 'x' WHERE seq = 2")
+    with pytest.raises(RunFolderError, match=f"^{re.escape(str(path))} is damaged"):
+        kit.replay()
+
+
 def test_another_algorithm_gives_other_replies(kit: Kit) -> None:
     journal = Journal(kit.run / "journal.sqlite")
     text = journal.meta("experiment") or ""

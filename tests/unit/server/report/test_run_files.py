@@ -54,6 +54,14 @@ def test_a_damaged_row_is_left_out_and_named_with_its_line(changes: dict[str, st
     assert notes[0].endswith("the line is left out")
 
 
+def test_a_last_line_without_an_end_is_ignored(tmp_path: Path) -> None:
+    """A number at its end may lack digits."""
+    path = write_table(tmp_path / "replies.csv", [reply("a", 0, 1), reply("b", 1, 1)])
+    path.write_text(path.read_text().rstrip("\n"))
+    rows, notes = read(path)
+    assert ([row.agent for row in rows], notes) == (["a"], [])
+
+
 def test_many_damaged_rows_are_counted(tmp_path: Path) -> None:
     path = write_table(tmp_path / "replies.csv", [reply("a", 0, 1)] + [reply("b", 1, -1)] * 9)
     rows, notes = read(path)
