@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.algorithm_api import Reply
+from fedquilt_common.algorithm_api.records import FITS
 from fedquilt_common.errors import PrivacyBudgetError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.privacy_section import Privacy
@@ -26,8 +27,8 @@ from fedquilt_common.secure_aggregation.tasks import EXCHANGE, without_own
 from fedquilt_common.training_jobs import Job, Spending
 from fedquilt_common.wire.codec import FileArrays
 
-PUBLIC_METRICS: Final = frozenset({"train_seconds", "steps", "kd_loss", "accuracy", "samples"})
-"""Metrics of a private client that leave the board: they depend on time, on the experiment, or on public samples."""
+PUBLIC_METRICS: Final = frozenset({"train_seconds", "steps", "kd_loss", "accuracy", "samples", FITS})
+"""Metrics of a private client that leave the board: of time, the board's memory, the experiment, or public samples."""
 
 
 @dataclass(frozen=True)

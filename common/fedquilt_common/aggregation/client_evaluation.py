@@ -164,9 +164,9 @@ def pool_scores(
         spare: further counts of the global model, on test samples of no client.
 
     Returns:
-        The scores of the first of ``models`` under their own names, its main metric and those of the other model
-        as ``<model>_<metric>``, too; ``personal_loss``, ``tested_samples`` and ``tested_clients``. Without samples, the
-        last two only. The same bits in whatever order the replies came.
+        The scores of the first of ``models`` under their own names; as ``<model>_<metric>`` all of a personal model
+        and the main one of a global model; ``tested_samples`` and ``tested_clients``. Without samples, the last two
+        only. The same bits in whatever order the replies came.
     """
     tested = _tested(replies)
     scores = {
@@ -177,14 +177,10 @@ def pool_scores(
         further = [spare] if spare is not None and model == "global" else []
         found = task.scores(add_counts([*(_counts(reply, task, model) for reply in tested.values()), *further]))
         scores |= found if model == models[0] else {}
-        named = _own_names(model, task) if model == models[0] else [metric.name for metric in task.metrics]
+        is_plain = model == models[0] == "global"  # plain names of personal models may get another model's scores
+        named = [task.main.name] if is_plain else [metric.name for metric in task.metrics]
         scores |= {f"{model}_{name}": found[name] for name in named if name in found}
     return scores
-
-
-def _own_names(model: Evaluated, task: LearningTask) -> list[str]:
-    """Return the metrics that the first model has under its own name too."""
-    return [task.main.name] if model == "global" else [task.main.name, "loss"]
 
 
 def _array_name(model: Evaluated, count: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Literal
 
 from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, ServerContext, State, Task
+from fedquilt_common.algorithm_api.records import UNTESTED
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.types import ClientId
 
@@ -48,5 +49,7 @@ class WeightedFedAvg(FedAvg):
         reply = super().train(task, ctx)
         if self.weighting == "uniform":
             return reply
-        accuracy = ctx.learner.evaluate(reply.arrays, ctx.test).get("accuracy", 0.0) if len(ctx.test) else 0.0
+        if not len(ctx.test):
+            return replace(reply, metrics={**reply.metrics, "accuracy": 0.0, UNTESTED: 1.0})
+        accuracy = ctx.learner.evaluate(reply.arrays, ctx.test).get("accuracy", 0.0)
         return replace(reply, metrics={**reply.metrics, "accuracy": accuracy})

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import Filling, round_integers, run_steps
@@ -33,6 +34,8 @@ class GroupedReplies:
 
 def exact_mean(replies: GroupedReplies, empty: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Fill arrays with the exact weighted mean: the exact sum, rounded to fp64, over that of the weights.
+
+    A mean beyond its dtype, which only a forged partial sum has, becomes the dtype's largest number.
 
     Args:
         replies: at least one.
@@ -62,4 +65,11 @@ def _fill(name: str, part: NDArray[Any], start: int, size: int, replies: Grouped
     for one, base in replies.sums:
         total.merge(one.block(name, start, size))
         add_rows(total, name, start, weigh_base(base, name, size, one.weights, 1.0))
-    part[:] = round_integers(total.round() / weight, part.dtype)
+    part[:] = round_integers(np.clip(total.round() / weight, *_limits(part.dtype)), part.dtype)
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """Return the least and the largest number of fp64 that a dtype holds."""
+    kind = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+    low, high = float(kind.min), float(kind.max)
+    return low, high if int(high) <= kind.max else math.nextafter(high, 0.0)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import adjacent_arrays
-from fedquilt_common.aggregation.exact_sum import ExactSum, components
+from fedquilt_common.aggregation.exact_sum import BIN_BITS, ExactSum, components
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.partial_sums.digit_planes import count_most_bytes, decode_block, encode_block
 from fedquilt_common.partial_sums.members import (
@@ -42,8 +42,8 @@ SUM_BLOCK: Final = 1 << 15
 _MEMBERS, _SEAL, _SUM = "members", "seal", "sum:"
 """Names of a sum's arrays; an array of the model is called ``sum:`` and its name."""
 _TABLE: Final = "<u4"
-_HIGHEST_BIN: Final = 6
-"""Of sums of fp32 numbers and 64-bit whole numbers, with the largest weights: below 2^192, and a digit's carry."""
+_LARGEST: Final = 2 * float(np.finfo(np.float32).max)
+"""Largest difference of a reply's number from its base's; those of 64-bit whole numbers are smaller."""
 
 WeightedArrays = Sequence[tuple[Arrays, float]]
 """Arrays and their weights."""
@@ -269,9 +269,11 @@ class PartialSum(Mapping[str, NDArray[Any]]):
         """
         if set(self.content) != {_MEMBERS, _SEAL, *(f"{_SUM}{name}" for name in sizes)}:
             raise PayloadError("a partial sum has other arrays than its task expects")
+        most = _LARGEST * math.fsum(map(abs, self.weights))
+        highest = (math.frexp(most)[1] + 1) // BIN_BITS  # one bit more for a digit's carry
         for name, size in sizes.items():
             for start in range(0, size, SUM_BLOCK):
-                if self.block(name, start, size).highest > _HIGHEST_BIN:
+                if self.block(name, start, size).highest > highest:
                     raise PayloadError(f"{name!r} of a partial sum has numbers beyond those of weighted replies")
 
     def block(self, name: str, start: int, size: int) -> ExactSum:

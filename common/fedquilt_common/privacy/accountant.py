@@ -100,10 +100,20 @@ def solve_noise(
     if noise is None:
         raise PrivacyBudgetError(
             f"{epsilon_of(spent, delta, accountant):.4g} of the budget of epsilon {epsilon:g} is spent, and the "
-            f"rest is too little for {steps} steps with any useful noise; choose a larger privacy.epsilon, or "
-            "fewer rounds"
+            f"rest is too little for {steps} steps with any useful noise; {_advise(spent, epsilon, delta, accountant)}"
         )
     return noise
+
+
+def _advise(spent: Sequence[Charge], epsilon: float, delta: float, accountant: AccountantName) -> str:
+    """Return what to do if a budget is too small: RDP's orders count something even for one step of any noise."""
+    least = epsilon_of([*spent, Charge(LARGEST_NOISE, 1e-3, 1)], delta, accountant)
+    if accountant == "rdp" and least > epsilon:
+        return (
+            f"privacy.accountant: rdp counts {least:.4g} for even one step. Choose prv, which is tighter, or a larger "
+            "privacy.epsilon"
+        )
+    return "choose a larger privacy.epsilon, or fewer rounds"
 
 
 def find_noise(epsilon_with: Callable[[float], float], epsilon: float) -> float | None:

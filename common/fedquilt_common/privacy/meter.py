@@ -144,6 +144,6 @@ class PrivacyMeter:
             )
         if self.budget.delta >= 1 / samples:
             raise ExperimentError(
-                f"privacy.delta = {self.budget.delta:g} allows a sample to leak whole: it must be below 1/n for the n "
-                "samples of each client"
+                f"the client's privacy.delta = {self.budget.delta:g} allows a sample to leak whole; choose one below "
+                "1/n for its n samples"
             )

@@ -71,8 +71,9 @@ def _find_local_problems(experiment: Experiment, algorithm: Algorithm, task: str
         yield f"algorithm.name = {name}: it cannot train with `privacy`, because {reason}. Choose another one"
     if task not in TASKS:
         yield f"data.set = {experiment.data.set}: the loss of {task} mixes the samples of a batch; choose another one"
-    for training in (variant.training for variant in experiment.variants):
+    for place, training in experiment.trainings():
         wrong = {"precision": training.precision != "fp32", "sampling": training.sampling != "shuffled"}
         for key in (key for key, is_wrong in wrong.items() if is_wrong):
             value = getattr(training, key)
-            yield f"training.{key} = {value}: private training draws each sample alike, in fp32; remove the key"
+            where = "training" if value == getattr(experiment.training, key) else place
+            yield f"{where}.{key} = {value}: private training draws each sample alike, in fp32; remove the key"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from fedquilt_common.algorithm_api.records import FITS
+from fedquilt_common.algorithm_api.records import FITS, UNTESTED
 from fedquilt_common.types import ClientId, ExchangeId
 from fedquilt_server.round.events import Event, Rejected, Replied, RoundRestarted, Ticked
 from fedquilt_server.status.reply_row import ReplyRow
@@ -83,7 +83,7 @@ def _accepted_row(event: Replied) -> ReplyRow:
         agent=event.agent,
         samples=None if FITS in metrics else event.weight,
         loss=metrics.get("loss"),
-        accuracy=metrics.get("accuracy"),
+        accuracy=None if UNTESTED in metrics else metrics.get("accuracy"),
         train_seconds=metrics.get("train_seconds"),
         bytes=event.payload,
         memory_peak=_whole(metrics.get("memory_peak")),

@@ -245,8 +245,11 @@ def _result(scores: Sequence[_Scores], client: ClientId | None, seed: int) -> At
         auc_low=found.low,
         auc_high=found.high,
         tpr=found.tpr,
+        least_tpr=found.least_tpr,
+        most_fpr=found.most_fpr,
         auc_bound=bound.auc if bound else None,
         tpr_bound=bound.limit_tpr(FPR) if bound else None,
+        most_tpr=bound.limit_tpr(found.most_fpr) if bound else None,
     )
 
 

@@ -29,13 +29,23 @@ class AttackResult(BaseModel):
     auc_low: float = Field(description="lower end of the 95 % confidence interval, by bootstrap")
     auc_high: float = Field(description="its upper end")
     tpr: float = Field(description="part of the members that the attack finds, at the report's `fpr`")
+    least_tpr: float = Field(description="lower end of its 95 % confidence interval")
+    most_fpr: float = Field(description="upper end of the 95 % confidence interval of `fpr`")
     auc_bound: float | None = Field(description="largest AUC that the spent epsilon allows; null: it bounds nothing")
     tpr_bound: float | None = Field(description="largest `tpr` that the spent epsilon allows")
+    most_tpr: float | None = Field(description="largest `tpr` that the spent epsilon allows at `most_fpr`")
 
     @property
     def exceeds(self) -> bool:
         """Whether the attack does better than the guarantee allows, beyond what chance explains."""
-        return self.auc_bound is not None and self.auc_low > self.auc_bound
+        return bool(list(self.excesses()))
+
+    def excesses(self) -> Iterator[str]:
+        """Yield what exceeds the guarantee. A leak of few samples shows in TPR alone."""
+        if self.auc_bound is not None and self.auc_low > self.auc_bound:
+            yield f"AUC {self.auc:.3f} instead of at most {self.auc_bound:.3f}"
+        if self.most_tpr is not None and self.least_tpr > self.most_tpr:
+            yield f"TPR {self.tpr:.3f} instead of at most {self.tpr_bound:.3f}"
 
 
 class AuditReport(BaseModel):
@@ -92,6 +102,6 @@ def _explain(report: AuditReport) -> Iterator[str]:
     for row in report.exceeded:
         whose = "" if row.client is None else f" on client {row.client}"
         yield (
-            f"The {row.attack}{whose} exceeds the guarantee: AUC {row.auc:.3f} instead of at most {row.auc_bound:.3f}. "
+            f"The {row.attack}{whose} exceeds the guarantee: {', '.join(row.excesses())}. "
             "The samples may be in other runs too, or the accounting is wrong: please report it"
         )

@@ -1,4 +1,4 @@
-"""Scores of membership inference, and how well they tell members from non-members. Pure: numpy only.
+"""Scores of membership inference, and how well they tell members from non-members. Pure: numpy and scipy only.
 
 A score is the larger, the more a sample looks like a member.
 """
@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import beta
 
 FPR: Final = 0.01
 """The rate of false positives at which the rate of true positives is reported."""
@@ -32,12 +33,16 @@ class Separation:
         low: lower end of the 95 % confidence interval of ``auc``, by bootstrap.
         high: its upper end.
         tpr: part of the members above the score that at most ``FPR`` of the non-members exceed.
+        least_tpr: lower end of the 95 % confidence interval of ``tpr``.
+        most_fpr: upper end of that of the part of all non-members above the score.
     """
 
     auc: float
     low: float
     high: float
     tpr: float
+    least_tpr: float
+    most_fpr: float
 
 
 def sample_losses(outputs: NDArray[Any], y: NDArray[Any]) -> Floats:
@@ -125,11 +130,20 @@ def measure_auc(members: Floats, others: Floats) -> float:
     return float((below + up_to).mean() / (2 * len(others)))
 
 
-def measure_tpr(members: Floats, others: Floats) -> float:
-    """Return the part of the members above the lowest threshold that at most ``FPR`` of the non-members exceed."""
-    allowed = math.floor(FPR * len(others) + 1e-9)
-    threshold = np.sort(others)[::-1][min(allowed, len(others) - 1)]
-    return float((members > threshold).mean())
+def measure_tpr(members: Floats, others: Floats) -> tuple[float, float, float]:
+    """Return the part of the members above the lowest threshold that at most ``FPR`` of the non-members exceed.
+
+    Returns:
+        That part, the lower end of its interval, and the upper end of that of the non-members' part, each of 95 %
+        (Clopper and Pearson 1934). The second holds although the threshold is one of the non-members' scores: it is
+        the distribution of an order statistic.
+    """
+    allowed = min(math.floor(FPR * len(others) + 1e-9), len(others) - 1)
+    found = int((members > np.sort(others)[::-1][allowed]).sum())
+    tail = (1 - _CONFIDENCE) / 2
+    least = float(beta.ppf(tail, found, len(members) - found + 1)) if found else 0.0
+    most = float(beta.ppf(1 - tail, allowed + 1, len(others) - allowed))
+    return found / len(members), least, most
 
 
 def measure_separation(members: Floats, others: Floats, seed: int) -> Separation:
@@ -143,4 +157,4 @@ def measure_separation(members: Floats, others: Floats, seed: int) -> Separation
     rng = np.random.Generator(np.random.PCG64(seed))
     drawn = [measure_auc(rng.choice(members, len(members)), rng.choice(others, len(others))) for _ in range(DRAWS)]
     low, high = np.quantile(drawn, [(1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2])
-    return Separation(measure_auc(members, others), float(low), float(high), measure_tpr(members, others))
+    return Separation(measure_auc(members, others), float(low), float(high), *measure_tpr(members, others))

@@ -17,9 +17,10 @@ from tests.unit.client.test_worker import do, done, learner
 
 from fedquilt_client.context import BoardRun, TaskContext
 from fedquilt_client.current_run import commit_finished
-from fedquilt_client.privacy_account import PUBLIC_METRICS, open_task_secret
+from fedquilt_client.privacy_account import PUBLIC_METRICS, open_account, open_task_secret
 from fedquilt_client.store import AgentStore, RunStore
 from fedquilt_client.worker_pool import JobFinished
+from fedquilt_common.algorithm_api import Reply
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment_tools import ExperimentTools
@@ -112,6 +113,16 @@ def test_labels_of_a_client_that_does_not_train_have_no_number_of_samples_either
     job = board.job(board.run(**fields), kind="score", labels=True)
     assert board.train(job).result.spent is None
     assert header(job).weight == 1.0
+
+
+def test_a_board_tells_which_sub_model_would_fit(board: PrivateBoard) -> None:
+    """Else AdaptiveFL, with privacy, would never send it a smaller one. Samples do not change it."""
+    run = board.run()
+    experiment = Experiment.model_validate(run[0].experiment)
+    privacy = experiment.variant(0).privacy
+    assert privacy is not None
+    account = open_account(board.job(run), "run-1", experiment, privacy, 1, np.arange(9, dtype=np.uint64))
+    assert account.withhold(Reply({}, 1.0, {"fits": 2.0, "loss": 0.5})).metrics == {"fits": 2.0}
 
 
 def test_a_task_spends_once_whatever_is_repeated(board: PrivateBoard) -> None:

@@ -13,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 from fedquilt_common.aggregation.client_evaluation import (
     EVALUATE,
     NO_COUNTS,
+    PERSONAL,
     client_scores,
     evaluate_locally,
     evaluate_on_clients,
@@ -100,6 +101,14 @@ def test_no_bits_of_a_client_make_an_impossible_score(task: LearningTask, data: 
 def test_each_client_has_a_score_of_its_own_model() -> None:
     replies = {3: classified([0, 1], [0, 0], [0, 1]), 0: classified([0, 1], [0, 1], [1, 1]), 1: NO_COUNTS}
     assert client_scores(replies, TWO) == {"0": 0.5, "3": 1.0}
+
+
+def test_personal_models_alone_have_all_scores_under_their_own_name() -> None:
+    """The scores of a coordinator's own model, such as that of DS-FL, replace the plain ones."""
+    replies = {0: classified([0, 1], [0, 0], [0, 1]), 1: classified([1, 1], [0, 0], [1, 0])}
+    found = pool_scores(replies, TWO, PERSONAL)
+    for name in ("accuracy", "balanced_accuracy", "macro_f1", "loss"):
+        assert found[f"personal_{name}"] == found[name], name
 
 
 def test_g_counts_the_samples_of_shares_without_a_client_and_p_does_not() -> None:

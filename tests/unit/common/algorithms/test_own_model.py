@@ -16,6 +16,7 @@ from fedquilt_common.algorithms import make_algorithm
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.models import build_model
+from fedquilt_common.types import Examples
 
 Make = Callable[..., Any]
 LABELS_ONLY = ("fedmd", "fedakd", "cfedakd", "dsfl")
@@ -94,6 +95,13 @@ def test_a_client_that_has_lost_its_model_before_it_learns_warms_up_again(ctx: A
     ctx.memory.clear()
     digest(algorithm, ctx, labels)
     assert ctx.learner.trainings == [(60, 3), (60, 3), (50, 4), (60, 2)]
+
+
+def test_a_client_without_test_samples_says_that_its_accuracy_measures_nothing(ctx: Any) -> None:
+    ctx.test, ctx.__dict__["learner"] = Examples(ctx.test.x[:0], ctx.test.y[:0]), ctx.learner.inner
+    fedavg, model = make_algorithm("fedavg-weighted", {}, ()), ctx.learner.init(0)
+    replies = [score(make_algorithm("fedakd", {}, ()), ctx), fedavg.work(Task("train", model), ctx)]
+    assert [(reply.metrics["accuracy"], reply.metrics["untested"]) for reply in replies] == [(0.0, 1.0)] * 2
 
 
 @pytest.mark.parametrize("name", LABELS_ONLY)

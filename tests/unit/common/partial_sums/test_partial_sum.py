@@ -36,6 +36,9 @@ HEADER = SumHeader(run="run", round=1, exchange=0)
 SIZES = {"w": 300, "steps": 1, "odd": 5}
 
 
+FP32_MAX = float(np.finfo(np.float32).max)
+
+
 def make_member(client: int, weight: float = 1.0) -> SumMember:
     return SumMember(
         client, f"{client % 2:016x}", weight, {"loss": 0.1 * client, "same": 2.0} if client else {"loss": 1.0}
@@ -247,13 +250,35 @@ def test_a_block_of_the_widest_sums_has_its_bytes(size: int) -> None:
     assert len(encode_block(total)) <= count_most_bytes(size)
 
 
-def test_numbers_beyond_those_of_replies_are_refused(tmp_path: Path) -> None:
+def forged_sum(value: float, tmp_path: Path) -> PartialSum:
+    """Return the sum of two replies of a hostile board: one number is ``value``, the other 1."""
     members = [SumMember(client, "0" * 16, 1.0, {}) for client in (0, 1)]
     header = SumHeader(run="run", round=1, exchange=0)
-    replies = [{"w": np.array([1e80])}, {"w": np.array([1.0])}]
-    path = write_partial_sum(tmp_path / "sum", header, members, replies, {}).path
+    replies = [{"w": np.array([value])}, {"w": np.array([1.0])}]
+    return PartialSum(FileArrays(write_partial_sum(tmp_path / "sum", header, members, replies, {}).path))
+
+
+@pytest.mark.parametrize("value", [1e80, 2.0**184, -(2.0**165)])
+def test_numbers_beyond_those_of_replies_are_refused(value: float, tmp_path: Path) -> None:
     with pytest.raises(PayloadError, match="numbers beyond those of weighted replies"):
-        PartialSum(FileArrays(path)).check({"w": 1})
+        forged_sum(value, tmp_path).check({"w": 1})
+
+
+@pytest.mark.parametrize("value", [FP32_MAX, -2 * FP32_MAX])
+def test_the_largest_numbers_of_replies_are_taken(value: float, tmp_path: Path) -> None:
+    forged_sum(value, tmp_path).check({"w": 1})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "least", "most"),
+    [("float32", -FP32_MAX, FP32_MAX), ("float16", -65504, 65504), ("int64", -(2.0**63), 2.0**63), ("uint8", 0, 255)],
+)
+def test_a_forged_sum_leaves_a_finite_mean(dtype: str, least: float, most: float, tmp_path: Path) -> None:
+    """Else one board could end the run: a state with infinite numbers is an algorithm's mistake."""
+    for value, limit in ((-(2.0**150), least), (2.0**150, most)):
+        sums = [(forged_sum(value, tmp_path), dict[str, Any]())]
+        (found,) = exact_mean(GroupedReplies([], sums, [1.0, 1.0]), {"w": np.empty(1, dtype)})["w"]
+        assert float(found) == pytest.approx(limit)
 
 
 def test_a_list_of_members_that_inflates_without_end_is_refused() -> None:

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from fedquilt_common.errors import PackageMissingError
-from fedquilt_common.privacy.accountant import Charge, epsilon_of, find_noise
+from fedquilt_common.errors import PackageMissingError, PrivacyBudgetError
+from fedquilt_common.privacy.accountant import Charge, epsilon_of, find_noise, solve_noise
 
 
 def test_without_opacus_the_error_explains_its_installation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,3 +49,15 @@ def test_the_search_for_noise_ends_where_epsilon_jumps() -> None:
 def test_the_search_for_noise_tries_up_to_the_largest(needed: float, found: float | None) -> None:
     noise = find_noise(lambda noise: needed / noise, 1.0)
     assert noise == (found if found is None else pytest.approx(found, rel=0.01))
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "steps", "advice"),
+    [
+        (0.08, 1, r"rdp counts 0\.10\d* for even one step. Choose prv, which is tighter, or a larger privacy\.epsilon"),
+        (8.0, 10**9, r"choose a larger privacy\.epsilon, or fewer rounds"),
+    ],
+)
+def test_what_helps_against_a_budget_that_is_too_small(epsilon: float, steps: int, advice: str) -> None:
+    with pytest.raises(PrivacyBudgetError, match=advice):
+        solve_noise([], epsilon, 1e-5, 1.0, steps, "rdp")

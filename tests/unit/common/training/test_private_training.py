@@ -117,7 +117,7 @@ def test_earlier_runs_count() -> None:
     assert again.charge(60, 20, 1).noise > next(iter(first.charges.values())).noise
     with pytest.raises(PrivacyBudgetError, match="is used up"):
         meter(epsilon=first.epsilon, spent=first.charges).charge(60, 20, 1)
-    with pytest.raises(PrivacyBudgetError, match="the rest is too little for 12 steps with any useful noise"):
+    with pytest.raises(PrivacyBudgetError, match=r"the rest is too little .*rdp counts 0\.\d+ for even one step"):
         meter(epsilon=1e-4).charge(60, 20, 1)
 
 

@@ -216,6 +216,16 @@ def test_a_client_without_a_sub_model_has_neither_costs_nor_samples(tmp_path: Pa
     assert rows == [("M1", "10", "30.0"), ("", "", ""), ("", "", "30.0")]
 
 
+def test_a_client_without_test_samples_has_no_accuracy(tmp_path: Path) -> None:
+    """Its reply holds an accuracy of 0 as a weight."""
+    untested = replace(reply(2.0, 1), metrics={"accuracy": 0.0, "untested": 1.0})
+    history = History(tmp_path, [], [])
+    for seq, event in enumerate([EVENTS[0], replace(reply(1.0, 0), metrics={"accuracy": 0.0}), untested], 1):
+        history.take(seq, event)
+    history.close_round(finished(1, 8.0), 10.0)
+    assert [row["accuracy"] for row in written(tmp_path)[0]] == ["0.0", ""]
+
+
 def documented(language: str, folder: Path) -> str:
     """Return the example of the documentation in this language, for the tables in ``folder``."""
     section = (Path(__file__).parents[4] / "docs" / "machine.md").read_text().split("\n## Tables")[1].split("\n## ")[0]

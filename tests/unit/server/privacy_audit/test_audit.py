@@ -23,7 +23,7 @@ from fedquilt_common.wire.codec import write_arrays
 from fedquilt_server.privacy_audit.audit import AuditSettings, audit_run
 from fedquilt_server.privacy_audit.candidates import find_candidates
 from fedquilt_server.privacy_audit.finished_run import AuditBench
-from fedquilt_server.privacy_audit.report import AuditReport, print_report
+from fedquilt_server.privacy_audit.report import AttackResult, AuditReport, print_report
 from fedquilt_server.privacy_audit.shadows import AuditStoppedError, ShadowPlan
 
 DICE: dict[str, Any] = {
@@ -130,6 +130,18 @@ def test_an_attack_beyond_the_guarantee_is_reported(overfitted: Path, capsys: py
     shown = " ".join(capsys.readouterr().out.split())
     assert "Allowed: the most that any attack can reach with epsilon 0.5 at delta 1e-05" in shown
     assert re.search(r"The loss threshold exceeds the guarantee: AUC 0\.9\d\d instead of at most 0\.622", shown)
+
+
+def test_a_leak_of_few_samples_exceeds_the_guarantee_too() -> None:
+    """Each tenth member stands out; the AUC hardly shows it."""
+    leak = AttackResult(
+        attack="likelihood ratio", client=None, members=364, non_members=364,
+        auc=0.542, auc_low=0.501, auc_high=0.584, auc_bound=0.518,
+        tpr=0.1126, least_tpr=0.082, most_fpr=0.028, tpr_bound=0.0108, most_tpr=0.03,
+    )  # fmt: skip
+    assert list(leak.excesses()) == ["TPR 0.113 instead of at most 0.011"]
+    assert leak.exceeds
+    assert not leak.model_copy(update={"least_tpr": 0.02}).exceeds
 
 
 def test_noise_of_the_coordinator_bounds_attacks_too(tmp_path: Path) -> None:

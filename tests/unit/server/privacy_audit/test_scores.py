@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from fedquilt_server.privacy_audit.bound import PrivacyBound
 from fedquilt_server.privacy_audit.scores import (
@@ -39,9 +40,18 @@ def test_the_interval_holds_the_auc_and_narrows() -> None:
 
 def test_true_positives_are_counted_where_one_percent_is_false() -> None:
     others = np.arange(200.0)
-    assert measure_tpr(np.array([197.5, 198.5, 50.0, 199.5]), others) == pytest.approx(0.75)  # 198 and 199 are false
-    assert measure_tpr(np.array([0.5, 2.5]), np.arange(3.0)) == pytest.approx(0.5)  # with few samples: none is false
-    assert measure_tpr(np.zeros(5), np.zeros(200)) == 0.0
+    assert measure_tpr(np.array([197.5, 198.5, 50.0, 199.5]), others)[0] == pytest.approx(0.75)  # 198 and 199 are false
+    assert measure_tpr(np.array([0.5, 2.5]), np.arange(3.0))[0] == pytest.approx(0.5)  # with few samples: none is false
+    assert measure_tpr(np.zeros(5), np.zeros(200))[:2] == (0.0, 0.0)
+
+
+def test_intervals_of_the_rates_are_those_of_clopper_and_pearson() -> None:
+    """At an end of such an interval, what was found, or more, has a probability of 2.5 %."""
+    members, others = np.arange(364.0) - 328, -np.arange(364.0)
+    rate, least, most = measure_tpr(members, others)
+    assert rate == pytest.approx(38 / 364)  # 3 non-members are above -3
+    assert binom.sf(37, 364, least) == pytest.approx(0.025)
+    assert binom.cdf(3, 364, most) == pytest.approx(0.025)
 
 
 def test_losses_and_confidences() -> None:
@@ -94,3 +104,4 @@ def test_no_attack_on_a_gaussian_mechanism_exceeds_its_bound() -> None:
     found = measure_separation(members, others, 0)
     assert found.low < 0.7602 < found.high < bound.auc
     assert found.tpr < bound.limit_tpr(0.01)
+    assert found.least_tpr < bound.limit_tpr(found.most_fpr)
