@@ -207,6 +207,8 @@ def test_a_mistake_prints_no_password(text: str, tmp_path: Path, capsys: pytest.
         ((*NEEDED, "--memory", "much"), 4, "memory"),
         ((*NEEDED, "--workers", "0"), 4, "workers"),
         ((*NEEDED, "--workers", "many"), 2, "workers"),
+        ((*NEEDED, "--budget", "0"), 4, "budget: must be at least 1,024"),
+        ((*NEEDED, "--memory", "0"), 4, "memory: must be at least 1,048,576"),
         ((*NEEDED, "--max-epsilon", "0"), 4, "max_epsilon: must be above 0"),
         ((*NEEDED, "--max-epsilon", "nan"), 4, "max_epsilon: must be a finite number"),
         ((*NEEDED, "--max-epsilon", "8", "--max-delta", "1"), 4, "max_delta: must be below 1"),
