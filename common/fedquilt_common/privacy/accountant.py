@@ -7,6 +7,7 @@ A step of DP-SGD (Abadi et al., "Deep Learning with Differential Privacy", CCS 2
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -25,6 +26,8 @@ LARGEST_NOISE: Final = 1000.0
 """With more noise, in clipping norms, nothing can be learned."""
 TOLERANCE: Final = 0.01
 """How far below the budget the epsilon of the found noise may lie; Opacus's default."""
+LARGEST_GRID: Final = 1 << 22
+"""Points of the accountant ``prv``, each about 200 bytes of memory; more have only epsilons that protect nothing."""
 _FINEST: Final = 1e-9
 """Relative to the noise, how finely it is searched: the accountant ``prv`` jumps to infinity at an epsilon of 700."""
 
@@ -45,7 +48,7 @@ class Charge:
 
 
 def epsilon_of(charges: Sequence[Charge], delta: float, accountant: AccountantName) -> float:
-    """Return the epsilon that steps spend together; 0 for no steps.
+    """Return the epsilon that steps spend together; 0 for no steps, infinity if ``prv`` would need too much memory.
 
     Args:
         charges: the steps, in any order.
@@ -142,9 +145,25 @@ def find_noise(epsilon_with: Callable[[float], float], epsilon: float) -> float 
 def _prv_epsilon(history: Sequence[tuple[float, float, int]], delta: float) -> float:
     from opacus.accountants import PRVAccountant
 
-    accountant = PRVAccountant()
+    class Bounded(PRVAccountant):  # type: ignore[misc] # Opacus has no types
+        """Stops before the grid of the privacy loss takes its memory."""
+
+        def _get_domain(self, **how: Any) -> Any:
+            domain = super()._get_domain(**how)
+            if domain.size > LARGEST_GRID:
+                raise _LargeGridError
+            return domain
+
+    accountant = Bounded()
     accountant.history = list(history)
-    return float(accountant.get_epsilon(delta=delta))
+    try:
+        return float(accountant.get_epsilon(delta=delta))
+    except _LargeGridError:
+        return math.inf
+
+
+class _LargeGridError(Exception):
+    """The grid of the privacy loss has more points than ``LARGEST_GRID``."""
 
 
 def _rdp_epsilon(history: Sequence[tuple[float, float, int]], delta: float) -> float:
@@ -154,7 +173,7 @@ def _rdp_epsilon(history: Sequence[tuple[float, float, int]], delta: float) -> f
 
     divergence = sum(_divergence(noise, rate) * steps for noise, rate, steps in history)
     epsilon, _ = get_privacy_spent(orders=RDPAccountant.DEFAULT_ALPHAS, rdp=divergence, delta=delta)
-    return float(epsilon)
+    return max(0.0, float(epsilon))  # the bound can be below 0 at a large delta
 
 
 @functools.lru_cache(maxsize=256)  # 0.1 s each on a workstation, and each task counts the steps of all earlier ones

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+import tracemalloc
 
 import pytest
 
@@ -61,3 +62,20 @@ def test_the_search_for_noise_tries_up_to_the_largest(needed: float, found: floa
 def test_what_helps_against_a_budget_that_is_too_small(epsilon: float, steps: int, advice: str) -> None:
     with pytest.raises(PrivacyBudgetError, match=advice):
         solve_noise([], epsilon, 1e-5, 1.0, steps, "rdp")
+
+
+def test_an_epsilon_that_protects_nothing_takes_no_memory() -> None:
+    """Its grid would have 16 million points and take 3 GB."""
+    pytest.importorskip("opacus", reason="needs the extra dp")
+    tracemalloc.start()
+    try:
+        assert epsilon_of([Charge(0.3, 0.05, 2000)], 1e-5, "prv") == math.inf
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()
+    assert epsilon_of([Charge(0.6, 0.05, 2000)], 1e-5, "prv") == pytest.approx(55.406, abs=1e-3)
+
+
+def test_epsilon_is_never_below_zero() -> None:
+    pytest.importorskip("opacus", reason="needs the extra dp")
+    assert epsilon_of([Charge(1000.0, 0.01, 1)], 0.6, "rdp") == 0.0
