@@ -161,6 +161,12 @@ def _memory_digest(job: Job, *, secure: bool) -> str | None:
     return whole.hexdigest()
 
 
+def _without_relays(experiment: Experiment) -> Experiment:
+    """Return the experiment as without relays, which change no bit of the model."""
+    fleet = tuple(line.model_copy(update={"relay": False}) for line in experiment.fleet)
+    return experiment.model_copy(update={"fleet": fleet})
+
+
 def open_task_secret(
     job: Job, experiment: Experiment, privacy: Privacy, facts: Sequence[Any]
 ) -> tuple[str, np.random.Generator]:
@@ -169,5 +175,5 @@ def open_task_secret(
     inputs = [patch.digest for patch in job.patches], _memory_digest(job, secure=experiment.secure_aggregation)
     exchange = job.scalars.get(EXCHANGE, job.exchange)
     task = job.client, job.round, exchange, job.kind, sorted(without_own(job.scalars).items()), job.slice
-    whole = hashlib.sha256(experiment.model_dump_json().encode()).hexdigest()
+    whole = hashlib.sha256(_without_relays(experiment).model_dump_json().encode()).hexdigest()
     return open_secret(board_key(job.ledgers), [*task, *inputs, whole, privacy.model_dump(), *facts])

@@ -45,6 +45,15 @@ def public_key(secret: bytes, purpose: Purpose) -> bytes:
     return X25519PrivateKey.from_private_bytes(derive_key(secret, purpose)).public_key().public_bytes_raw()
 
 
+def is_public_key(key: bytes) -> bool:
+    """Return whether others can agree on a key with the owner of a public key."""
+    try:
+        agree(bytes(SECRET_BYTES), key, "mask")
+    except PayloadError:
+        return False
+    return True
+
+
 def agree(secret: bytes, peer: bytes, purpose: Purpose) -> bytes:
     """Return the key, 32 bytes, that both ends of a pair derive.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
@@ -22,6 +23,7 @@ from fedquilt_common.secure_aggregation.keys import (
     agree,
     commitment,
     derive_key,
+    is_public_key,
     join_shares,
     public_key,
 )
@@ -41,11 +43,14 @@ from fedquilt_common.secure_aggregation.tasks import (
 from fedquilt_common.types import Arrays, ClientId, Scalar, Shapes
 from fedquilt_common.wire.codec import BLOCK, block
 
+log = logging.getLogger(__name__)
+
 Gathered = TypeVar("Gathered")
 Exchanges = Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], Gathered]
 """Exchanges that end with a result."""
 _Keys = Mapping[ClientId, NDArray[np.uint8]]
 _BYTES: Final = "uint8"
+_NEW_RUN: Final = "start a new run with another --out"
 
 
 @dataclass(frozen=True)
@@ -129,11 +134,18 @@ def _check_alike(tasks: Mapping[ClientId, Task]) -> None:
 
 
 def _collect_keys(clients: Collection[ClientId], scalars: Mapping[str, Scalar]) -> Exchanges[_Keys]:
-    """Return the public keys of the clients that answer, uint8 of shape (2, 32), in client order."""
+    """Return the public keys of the clients that answer, uint8 of shape (2, 32), in client order.
+
+    A key that is none would make all other clients fail.
+    """
     request = Task(KEYS, scalars=scalars, expect={"keys": (2, KEY_BYTES)}, dtypes={"keys": _BYTES})
     answers = yield dict.fromkeys(clients, request)
-    _check_enough(answers, scalars)
-    return {client: np.asarray(answers[client].arrays["keys"]) for client in sorted(answers)}
+    keys = {client: np.asarray(answers[client].arrays["keys"]) for client in sorted(answers)}
+    usable = {client: pair for client, pair in keys.items() if all(is_public_key(key.tobytes()) for key in pair)}
+    if wrong := sorted(keys.keys() - usable.keys()):
+        log.warning("secure aggregation leaves out clients whose public keys are not of the curve X25519: %s", wrong)
+    _check_enough(usable, scalars)
+    return usable
 
 
 def _collect_shares(keys: _Keys, scalars: Mapping[str, Scalar]) -> Exchanges[dict[ClientId, Arrays]]:
@@ -209,7 +221,10 @@ def _check_secrets(
         else:
             is_right = public_key(secret, "mask") == _mask_key(keys, client)
         if not is_right:
-            raise PayloadError(f"the shares of client {client}'s secret are wrong, so its mask cannot be removed")
+            raise PayloadError(
+                f"the shares of client {client}'s secret do not fit together, so its mask cannot be removed. A client "
+                f"of the round has sent wrong shares, which one is not known; {_NEW_RUN}"
+            )
 
 
 def _mask_key(keys: _Keys, client: ClientId) -> bytes:
@@ -246,7 +261,10 @@ def _mean(total: Mapping[str, NDArray[np.int64]], task: Task) -> dict[str, NDArr
     """Return the weighted mean, in the dtypes of replies to the task."""
     weight = float(from_fixed(total[WEIGHT])[0])
     if not weight > 0:
-        raise PayloadError("the replies' weights must not all be zero")
+        raise PayloadError(
+            f"the sum of the replies' weights is {weight:g} instead of a number above 0, so a client has sent a wrong "
+            f"weight; {_NEW_RUN}"
+        )
     means = {}
     for name, array in total.items():
         if name != WEIGHT:

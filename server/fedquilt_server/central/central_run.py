@@ -90,6 +90,7 @@ class CentralRun:
             self.folder.begin()
             self.ending = FINISHED if self.folder.finished else RUNNING
             if self.done and not self.folder.finished:
+                self.folder.continue_clock()
                 self.folder.journal.append(Resumed(clock.now()), _NO_TRAFFIC)
             stored = [one for one in self.folder.journal.checkpoints() if one.result]
             finished = [(one.seq, one.at, one.result) for one in stored if one.result]

@@ -3,10 +3,36 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
-_WALL, _STEADY = time.time(), time.monotonic()
+
+@dataclass
+class _Moment:
+    """One moment, as Unix time and on the clock that nobody sets."""
+
+    wall: float
+    steady: float
+
+
+_ORIGIN = _Moment(time.time(), time.monotonic())
 
 
 def now() -> float:
     """Return the Unix time in seconds at which this process began plus the seconds since then."""
-    return _WALL + (time.monotonic() - _STEADY)
+    return _ORIGIN.wall + (time.monotonic() - _ORIGIN.steady)
+
+
+def continue_from(at: float) -> float:
+    """Let ``now`` go on from a moment of an earlier process if the machine's clock is behind it.
+
+    A board without a clock battery starts with an old date. Its run would otherwise take negative times.
+
+    Args:
+        at: Unix time in seconds.
+
+    Returns:
+        The seconds by which the clock is behind; 0 if it is not.
+    """
+    behind = max(0.0, at - now())
+    _ORIGIN.wall += behind
+    return behind

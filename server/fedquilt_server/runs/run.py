@@ -122,7 +122,7 @@ class ActiveRun:
             self._keeps_single_replies = keep_replies and experiment.exact_sums
             self.checkpoints = Checkpoints(self.folder, self._first_state, keep_replies=keep_replies)
             self.folder.claim()
-            self._left_at = self.folder.journal.last_moment() if self.folder.epoch > 1 else math.inf
+            self._left_at = self.folder.continue_clock() if self.folder.epoch > 1 else math.inf
             self._alive_at, self._idle_memory = -math.inf, 0
             results = self.folder.journal.results()
             self._read_costs(results)

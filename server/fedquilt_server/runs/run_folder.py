@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import shutil
 from contextlib import ExitStack, closing
@@ -21,9 +22,14 @@ from fedquilt_server.runs.blob_store import BLOBS, BlobStore
 from fedquilt_server.runs.journal import Journal, peek_meta
 from fedquilt_server.runs.other_experiment import CHOOSE, name_other_experiment
 from fedquilt_server.status.run_file_names import EXPERIMENT, JOURNAL
+from fedquilt_server.status.units import duration
+
+log = logging.getLogger(__name__)
 
 SIMULATION_LOCK: Final = ".simulate.lock"
 """Name of the lock that a simulation holds, which starts the coordinator, in its folder."""
+_CLOCK_SECONDS: Final = 1.0
+"""From here on a clock that is behind is worth a warning; less is what NTP corrects."""
 _FRESH: Final = "fresh"
 """Key of the journal: "yes" until a broker has accepted the coordinator."""
 
@@ -118,6 +124,17 @@ class RunFolder:
     def note_round(self, round: int) -> None:
         """Record outside of the journal that it has finished a round, so that a journal that loses it is noticed."""
         write_mark(self.path, BegunMark(self.run, self.epoch, round), durable=False)
+
+    def continue_clock(self) -> float:
+        """Let the clock go on from the run's last moment if it is behind; returns that moment, in Unix seconds."""
+        last = self.journal.last_moment()
+        if (behind := clock.continue_from(last)) > _CLOCK_SECONDS:
+            log.warning(
+                "%s: this machine's clock is %s behind the run, whose times therefore go on from its last moment; set "
+                "the clock before the next start",
+                self.path, duration(behind),
+            )  # fmt: skip
+        return last
 
     def finish(self) -> None:
         """Record that all results are written."""

@@ -271,3 +271,15 @@ def test_masks_change_no_noise(board: PrivateBoard) -> None:
     assert digest("1.5 0", 2, 7) == digest("2.5 0", 6, 8)
     assert digest("1.5 0", 2, 7) != digest("1.5 0", 2, 7, model=2.0)
     assert digest("1.5 0", 2, 7) != digest("1.5 0", 2, 7, lr=0.5)
+
+
+def test_relays_change_no_noise(board: PrivateBoard) -> None:
+    """A simulation has the same bits with relays on no, some and all agents."""
+    run = board.run(exact_sums=True)
+    experiment, job = Experiment.model_validate(run[0].experiment), board.job(run)
+    privacy = experiment.variant(0).privacy
+    assert privacy is not None
+    fleet = tuple(line.model_copy(update={"relay": True}) for line in experiment.fleet)
+    relays = experiment.model_copy(update={"fleet": fleet})
+    assert relays != experiment
+    assert open_task_secret(job, relays, privacy, ["x"])[0] == open_task_secret(job, experiment, privacy, ["x"])[0]

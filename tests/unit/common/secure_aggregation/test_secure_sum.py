@@ -21,7 +21,7 @@ from fedquilt_common.secure_aggregation.client_half import SecureClient
 from fedquilt_common.secure_aggregation.fixed_point import FRACTION_BITS, from_fixed, to_fixed
 from fedquilt_common.secure_aggregation.keys import join_shares, new_secret, split_secret
 from fedquilt_common.secure_aggregation.masks import MaskStream, add_masks
-from fedquilt_common.secure_aggregation.server_half import SecureRounds, sum_replies
+from fedquilt_common.secure_aggregation.server_half import SecureRounds, _mean, sum_replies
 from fedquilt_common.secure_aggregation.tasks import KEYS, SHARES, UNMASK, WEIGHT
 
 pytest.importorskip("Crypto", reason="needs the extra secure")
@@ -203,8 +203,30 @@ def test_a_share_that_was_changed_on_its_way_is_noticed() -> None:
     wrong = {client: boards[client].answer(tasks[client]) for client in (1, 2, 3)}
     shares = np.array(wrong[1].arrays["shares"])
     shares[0, 0] ^= 1
-    with pytest.raises(PayloadError, match="client 0's secret are wrong"):
+    with pytest.raises(PayloadError, match="client 0's secret do not fit together"):
         steps.send({**wrong, 1: Reply({"shares": shares})})
+
+
+def test_a_client_whose_public_key_is_none_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """Else all others, which could not agree on a key with it, would fail, and the round would wait for ever."""
+    boards = {client: Board(client) for client in range(4)}
+    steps = sum_replies(dict.fromkeys(boards, TASK), 3, "1.5 0")
+    replies = {client: boards[client].answer(task) for client, task in next(steps).items()}
+    zeros = Reply({"keys": np.zeros((2, 32), np.uint8)})
+    tasks = steps.send({**replies, 2: zeros})
+    assert sorted(tasks) == [0, 1, 3]
+    assert "public keys are not of the curve X25519: [2]" in caplog.text
+    assert all(boards[client].answer(task) for client, task in tasks.items())
+    again = sum_replies(dict.fromkeys(boards, TASK), 4, "1.5 0")
+    next(again)
+    with pytest.raises(PayloadError, match="needs 4 clients"):
+        again.send({**replies, 2: zeros})
+
+
+def test_a_negative_sum_of_weights_is_named() -> None:
+    total = {"weight": np.ones(2, np.int64), WEIGHT: np.array([-(1 << 40)])}
+    with pytest.raises(PayloadError, match=r"the sum of the replies' weights is -\d.*a wrong weight; start a new run"):
+        _mean(total, TASK)
 
 
 def masked_board() -> tuple[Board, Mapping[int, Task]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -116,3 +117,21 @@ def test_a_round_that_starts_again_keeps_its_time() -> None:
     driver.reply(61, 1)
     (done,) = driver.checkpoints
     assert (done.tally.opened_at, done.tally.away_seconds) == (0, 40)
+
+
+def test_a_clock_that_is_behind_goes_on_from_the_last_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A Raspberry Pi without a clock battery starts in the past: the open round would have taken no time."""
+    with opened(tmp_path, resume=False) as run:
+        start(run)
+        answer(run, 0, 1.0, clock.now())
+        run.note_alive(clock.now(), force=True)
+        last = run.folder.journal.last_moment()
+    monkeypatch.setattr(clock, "_ORIGIN", clock._Moment(last - 86_400, time.monotonic()))
+    with opened(tmp_path) as run:
+        replay(run)
+        event = resume(run)
+        assert event.at >= last
+        assert event.away < 3600
+    assert "clock is 24 h 00 min behind the run" in caplog.text
