@@ -61,10 +61,10 @@ Row = TypeVar("Row", bound=BaseModel)
 
 
 def iterate_rows(path: Path, kind: type[Row], notes: list[str]) -> Iterator[Row]:
-    """Yield the rows of a CSV file whose first line names the columns; further columns are ignored. A
-    last line without an end is ignored, too: it is being written, or a killed process has left it.
+    """Yield the rows of a CSV file whose first line names the columns; further columns are ignored.
 
-    The file may be larger than the memory, so rows are yielded one by one.
+    The file may be larger than the memory, so rows are yielded one by one. A last line without an end is ignored: it is
+    being written, or a killed process has left it.
 
     Args:
         path: the file; without it there are no rows.
