@@ -13,6 +13,8 @@ from typing import Final
 
 from fedquilt_common.wire.transport import SMALLEST_PAYLOAD
 
+UNIT_SECONDS: Final = 1e-4
+"""What a unit stands for: about so much of the coordinator's time."""
 LEAK_PER_SECOND: Final = 100.0
 """Units that leave a bucket in a second."""
 BURST: Final = 500.0
@@ -50,7 +52,7 @@ _CLIENT_BYTES: Final = 8
 
 
 def chunk_units(size: int) -> float:
-    """Units of a chunk of ``size`` bytes. One unit is about 0.1 ms of the coordinator's time."""
+    """Units of a chunk of ``size`` bytes."""
     return 1.0 + size // _CHUNK_BYTES
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
@@ -16,6 +16,7 @@ from fedquilt_common.secure_aggregation.fixed_point import to_fixed
 from fedquilt_common.secure_aggregation.keys import (
     SEALED_BYTES,
     SECRET_BYTES,
+    Purpose,
     agree,
     commitment,
     derive_key,
@@ -42,6 +43,11 @@ from fedquilt_common.types import ClientId
 
 SHOWN_METRICS: Final = frozenset({"train_seconds", "samples", "epsilon"})
 """Metrics that leave the board. ``samples`` belongs to evaluations, whose counts are not masked either."""
+_PAIRS: Final[tuple[Purpose, ...]] = ("cipher", "mask")
+_OTHER_AGENT: Final = (
+    "the public keys that count for this client are not those of this board, so a second agent with its id or state "
+    "has sent them; stop one of the two. The round goes on without the client if enough others are left"
+)
 LEAST_CLIENTS: Final = 3
 """With two clients each would learn the other's reply from the mean."""
 
@@ -100,14 +106,16 @@ class SecureClient:
         cipher, mask = new_secret(), new_secret()
         self.ctx.secrets.clear()
         self.ctx.secrets.update(sum=self._name(task), cipher=to_bytes(cipher), mask=to_bytes(mask))
-        return Reply({"keys": np.stack([to_bytes(public_key(cipher, "cipher")), to_bytes(public_key(mask, "mask"))])})
+        return Reply({"keys": _public_keys(self.ctx.secrets)})
 
     def _share_secrets(self, task: Task) -> Reply:
         """Return sealed shares for each member, uint8 of shape (members, 60), and the commitment to the own mask."""
-        secrets, own_mask = self._open(task), new_secret()
+        secrets, own_mask = self._open(task, "cipher"), new_secret()
         members, keys = [int(c) for c in task.arrays["members"]], np.asarray(task.arrays["keys"])
         threshold = int(task.scalars[THRESHOLD])
         self._check_members(members, threshold)
+        if not np.array_equal(keys[members.index(self.ctx.client)], _public_keys(secrets)):
+            raise PayloadError(_OTHER_AGENT)
         both = zip(
             split_secret(secrets["mask"].tobytes(), threshold, len(members)),
             split_secret(own_mask, threshold, len(members)),
@@ -137,7 +145,7 @@ class SecureClient:
 
     def _mask(self, task: Task, reply: Reply) -> dict[str, NDArray[np.int64]]:
         """Return the reply's arrays and its weight in fixed point, with the masks of all pairs and the own one."""
-        secrets, peers = self._open(task), decode_clients(task.scalars)
+        secrets, peers = self._open(task, "own"), decode_clients(task.scalars)
         members, threshold = secrets["members"].tolist(), int(secrets["threshold"][0])
         if "masked_with" in secrets:
             raise PayloadError("a second reply would be hidden by the same masks")
@@ -161,9 +169,7 @@ class SecureClient:
         For a client whose masked reply has arrived it is a share of its own mask; for one that dropped out, a share of
         the secret of its pairs. Nobody may learn both of one client.
         """
-        secrets = self._open(task)
-        if "masked_with" not in secrets:
-            raise PayloadError("this client has not masked a reply")
+        secrets = self._open(task, "masked_with")
         senders, members = secrets["masked_with"].tolist(), secrets["members"].tolist()
         survivors, sealed = set(np.asarray(task.arrays["survivors"]).tolist()), np.asarray(task.arrays["sealed"])
         enough = len(survivors) >= int(secrets["threshold"][0])
@@ -185,15 +191,20 @@ class SecureClient:
         """Return the bytes that identify the task's sum within the run, shape (n,)."""
         return to_bytes(f"{self.ctx.round} {task.scalars[ATTEMPT]}".encode())
 
-    def _open(self, task: Task) -> dict[str, NDArray[Any]]:
-        """Return the secrets of the task's sum."""
+    def _open(self, task: Task, needed: str) -> dict[str, NDArray[Any]]:
+        """Return the secrets of the task's sum; an earlier task must have stored the one that is needed."""
         secrets = self.ctx.secrets
-        if "sum" not in secrets or not np.array_equal(secrets["sum"], self._name(task)):
+        if needed not in secrets or not np.array_equal(secrets["sum"], self._name(task)):
             raise PayloadError(
                 "this board has no secrets for this sum: it has sent its shares already, or it lost its state after "
                 "the sum began. The round must go on without it, which participation.quorum below per_round allows"
             )
         return secrets
+
+
+def _public_keys(secrets: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
+    """Return the public keys that belong to a sum's secrets, of shape (2, 32)."""
+    return np.stack([to_bytes(public_key(secrets[name].tobytes(), name)) for name in _PAIRS])
 
 
 def _check_kinds(reply: Reply, whole: Collection[str]) -> None:

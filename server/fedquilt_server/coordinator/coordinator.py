@@ -135,7 +135,7 @@ class Coordinator:
         )
         self._downlink.remember(self.machine.state.arrays, run.published_model)
         self._refusals = Refusals(limit, record)
-        self._uplink = Uplink(run, receipts, self._refusals, self._record_replies, self._relays)
+        self._uplink = Uplink(run, receipts, self._refusals, self._record_replies, self._relays, self._admission.charge)
         self._claims = Claims(self.machine, limit, self._refusals, record, self._clear_presence, self._read_assignments)
         self._agent_messages = AgentMessages(
             folder.run, run.history, self.machine, self._agents, self._store, self._claims, self._refusals, limit,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -25,12 +26,16 @@ class RefusedSumError(PayloadError):
     Attributes:
         outcome: what a single reply of the clients would have.
         clients: the members because of which it does not count; empty if the sum itself is not valid.
+        seconds: what it took to find that the sum is not valid. No agent that works sends such a sum.
     """
 
-    def __init__(self, reason: str, outcome: Outcome = "rejected", clients: Sequence[ClientId] = ()) -> None:
+    def __init__(
+        self, reason: str, outcome: Outcome = "rejected", clients: Sequence[ClientId] = (), seconds: float = 0.0
+    ) -> None:
         super().__init__(reason)
         self.outcome: Outcome = outcome
         self.clients = clients
+        self.seconds = seconds
 
     @classmethod
     def of_members(cls, outcome: Outcome, reason: str, clients: Sequence[ClientId]) -> RefusedSumError:
@@ -64,12 +69,13 @@ def check_partial_sum(
     Raises:
         RefusedSumError: it does not count.
     """
+    began = time.perf_counter()
     try:
         return _check(run, address, one, expected, judge)
     except RefusedSumError:
         raise
     except ProtocolError as error:
-        raise RefusedSumError(str(error)) from error
+        raise RefusedSumError(str(error), seconds=time.perf_counter() - began) from error
 
 
 def _check(

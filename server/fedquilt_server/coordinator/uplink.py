@@ -15,6 +15,7 @@ from typing import Final
 
 from fedquilt_common.errors import DamagedTransferError, ProtocolError
 from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.flood_control.flood_guard import UNIT_SECONDS
 from fedquilt_common.partial_sums.members import SumMember
 from fedquilt_common.partial_sums.partial_sum import PartialSum
 from fedquilt_common.types import ClientId, ExchangeId
@@ -64,6 +65,7 @@ class Uplink:
         refusals: journals messages that cannot count.
         record: journals replies and passes them to the machine.
         relays: names the agents that may send for the host of a client.
+        charge: fills the bucket of an agent with units of work.
     """
 
     def __init__(
@@ -73,8 +75,10 @@ class Uplink:
         refusals: Refusals,
         record: RecordReplies,
         relays: SiteRelays,
+        charge: Callable[[str, float], None],
     ) -> None:
         self._run = run
+        self._charge = charge
         self._relays = relays
         self._blobs = run.folder.blobs
         self._receipts = receipts
@@ -271,7 +275,11 @@ class Uplink:
         self._send_receipt(address, digest, outcome, reason, damaged=damaged, final=final)
 
     def _refuse_sum(self, address: Address, digest: str, error: RefusedSumError) -> None:
-        """Answer a partial sum that does not count. No client has failed: each can still send its reply."""
+        """Answer a partial sum that does not count. No client has failed: each can still send its reply.
+
+        A small sum can take seconds to inflate, so its sender pays for the time.
+        """
+        self._charge(address.agent, error.seconds / UNIT_SECONDS)
         self._refusals.add(address.agent, address.client, address.round, str(error), error.outcome)
         ids = address.agent, address.client, address.round, address.exchange
         receipt = Receipt(*ids, digest, error.outcome, str(error))

@@ -223,6 +223,24 @@ def test_a_client_whose_public_key_is_none_is_left_out(caplog: pytest.LogCapture
         again.send({**replies, 2: zeros})
 
 
+def test_a_second_agent_of_a_client_drops_out_of_the_sum() -> None:
+    """Its shares belong to other keys, so no other client could open them, and the round would wait for ever."""
+    boards, twin = {client: Board(client) for client in range(4)}, Board(0)
+    steps = sum_replies(dict.fromkeys(boards, TASK), 3, "1.5 0")
+    tasks = next(steps)
+    twin.answer(tasks[0])
+    tasks = steps.send({client: boards[client].answer(task) for client, task in tasks.items()})
+    with pytest.raises(PayloadError, match="a second agent with its id or state has sent them; stop one of the two"):
+        twin.answer(tasks[0])
+    tasks = steps.send({client: boards[client].answer(task) for client, task in tasks.items()})
+    with pytest.raises(PayloadError, match="no secrets for this sum"):
+        twin.answer(tasks[0])
+    tasks = steps.send({client: boards[client].answer(tasks[client]) for client in (1, 2, 3)})
+    with pytest.raises(StopIteration) as done:
+        steps.send({client: boards[client].answer(task) for client, task in tasks.items()})
+    assert sorted(done.value.value) == [1, 2, 3]
+
+
 def test_a_negative_sum_of_weights_is_named() -> None:
     total = {"weight": np.ones(2, np.int64), WEIGHT: np.array([-(1 << 40)])}
     with pytest.raises(PayloadError, match=r"the sum of the replies' weights is -\d.*a wrong weight; start a new run"):

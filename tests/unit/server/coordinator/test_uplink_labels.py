@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from fedquilt_common.algorithm_api import Task
-from fedquilt_common.wire.chunks import ChunkHeader, read_chunk
+from fedquilt_common.wire.chunks import Blob, ChunkHeader, read_chunk
 from fedquilt_common.wire.codec import write_arrays
-from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader
+from fedquilt_common.wire.messages import REPLY_KEY, SUM_KEY, ReplyHeader
 from fedquilt_common.wire.round_messages import RoundMessage, TaskMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import MqttMessage, Transport
+from fedquilt_server.coordinator import partial_sums
 from fedquilt_server.coordinator.claims import all_free
 from fedquilt_server.coordinator.expected_replies import expected_replies, task_layouts
 from fedquilt_server.coordinator.rate_limit import RateLimit
@@ -56,7 +57,13 @@ class Inbox:
         return True
 
 
-def open_uplink(folder: Path, task: Task, record: Callable[[Event], None]) -> Uplink:
+def charge_nothing(agent: str, units: float) -> None:
+    """Only an invalid partial sum costs units here."""
+
+
+def open_uplink(
+    folder: Path, task: Task, record: Callable[[Event], None], charge: Callable[[str, float], None] = charge_nothing
+) -> Uplink:
     """An uplink of agent ``pi``, which hosts client 0, in the exchange of ``MESSAGE``."""
     blobs = BlobStore(folder / "run")
     run = SimpleNamespace(
@@ -71,9 +78,23 @@ def open_uplink(folder: Path, task: Task, record: Callable[[Event], None]) -> Up
             record(reply)
 
     relays = SiteRelays(cast(Machine, run.machine), all_free)
-    uplink = Uplink(cast(ActiveRun, run), receipts, Refusals(RateLimit(), record), record_all, relays)
+    uplink = Uplink(cast(ActiveRun, run), receipts, Refusals(RateLimit(), record), record_all, relays, charge)
     uplink.open(expected_replies(MESSAGE, {0: task}, task_layouts({0: task}, "fp32"), PUBLIC))
     return uplink
+
+
+def send_chunks(
+    uplink: Uplink,
+    blob: Blob,
+    chunk: int = 1 << 20,
+    spoil: Callable[[ChunkHeader], ChunkHeader] = lambda header: header,
+) -> None:
+    with blob.path.open("rb") as file:
+        for one in blob.headers(chunk):
+            topic = Topics("lab").reply_chunk("pi", 0, 1, 0, one.index)
+            payload = read_chunk(file.fileno(), one, blob.head)
+            message = MqttMessage(topic, payload, spoil(one).encode(), False, lambda: None)
+            uplink.take(Topics("lab").parse(topic), message)
 
 
 def send(
@@ -98,12 +119,7 @@ def send(
     blob = write_arrays(folder / "reply", arrays, "fp32", {REPLY_KEY: header.model_dump_json()}, labels=True)
     events: list[Event] = []
     uplink = open_uplink(folder, task, events.append)
-    with (folder / "reply").open("rb") as file:
-        for one in blob.headers(chunk):
-            topic = Topics("lab").reply_chunk("pi", 0, 1, 0, one.index)
-            payload = read_chunk(file.fileno(), one, blob.head)
-            message = MqttMessage(topic, payload, spoil(one).encode(), False, lambda: None)
-            uplink.take(Topics("lab").parse(topic), message)
+    send_chunks(uplink, blob, chunk, spoil)
     uplink.flush()
     (event,) = events
     if isinstance(event, Replied):
@@ -183,3 +199,18 @@ def test_a_head_that_was_changed_on_the_way_is_found_out(tmp_path: Path) -> None
     event = send(tmp_path, GOOD, spoil=spoil)
     assert isinstance(event, Rejected)
     assert "announced digest" in event.reason
+
+
+def test_the_sender_of_an_invalid_partial_sum_pays_for_the_time_that_it_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small sum can take seconds to inflate, in which the coordinator does nothing else."""
+    moments = iter([100.0, 105.0])
+    monkeypatch.setattr(partial_sums, "time", SimpleNamespace(perf_counter=lambda: next(moments)))
+    charged, events = list[tuple[str, float]](), list[Event]()
+    uplink = open_uplink(tmp_path, TASK, events.append, lambda agent, units: charged.append((agent, units)))
+    send_chunks(uplink, write_arrays(tmp_path / "reply", GOOD, None, {SUM_KEY: "{}"}))
+    assert [type(event) for event in events] == [Rejected]
+    ((agent, units),) = charged
+    assert agent == "pi"
+    assert units == pytest.approx(50_000)
