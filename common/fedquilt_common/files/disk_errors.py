@@ -46,4 +46,4 @@ def _advise(name: str | None, folder: Path) -> str:
         advice = _FAULTY
     elif name in ("ENOENT", "ENOTDIR"):
         advice = f"Check the path: {folder} must be a folder that exists, and nothing may remove it during the run"
-    return f"{advice}, then run the same command again"
+    return f"{advice}, then run the same command again to resume"

@@ -64,7 +64,7 @@ def journal_errors(path: Path) -> Iterator[None]:
         remedy = next((remedy for words, remedy in _REMEDIES.items() if words in str(error)), None)
         if remedy is not None:
             raise RunFolderError(
-                f"{path} cannot be used: {error}. {remedy}, then run the same command again"
+                f"{path} cannot be used: {error}. {remedy}, then run the same command again to resume"
             ) from error
         raise damaged_journal(path, error) from error
 

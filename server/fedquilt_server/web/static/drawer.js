@@ -99,7 +99,8 @@ function showEvents() {
   const items = eventsOf(shown).map((item) => {
     const copy = item.cloneNode(true);
     copy.hidden = false;
-    copy.dataset.key = item.textContent; // a new event does not push its text into an older one
+    // A new event does not push its text into an older one. The shown time changes when the page knows the clock better.
+    copy.dataset.key = item.querySelector("[data-at]").dataset.at + item.lastElementChild.textContent;
     return copy;
   });
   renew(byId("drawer-events"), items.length ? items : [element("li", "No events of this board.", { class: "quiet" })]);

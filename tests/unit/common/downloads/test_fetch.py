@@ -242,7 +242,7 @@ def test_a_full_disk_is_found_before_the_transfer(
 
 def test_a_disk_that_fills_up_meanwhile_is_named(server: FileServer, tmp_path: Path) -> None:
     (tmp_path / "a.bin.part").symlink_to("/dev/full")
-    with pytest.raises(RunFolderError, match=r"No space left on device.*run the same command again"):
+    with pytest.raises(RunFolderError, match=r"No space left on device.*run the same command again to resume"):
         fetch(server.url("/a.bin"), tmp_path / "a.bin", retries=AT_ONCE)
     assert not (tmp_path / "a.bin").exists()
     assert len(server.requests) == 1

@@ -75,7 +75,7 @@ def test_texts_show_what_they_hold(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "x", name="a\u202eb", warnings=["<\u202etpircs/>\nround 9"]))
     assert run.result is not None
     assert run.result.name == "a b"
-    assert "< tpircs/> round 9" in run.notes
+    assert "< tpircs/>\nround 9" in run.notes
 
 
 def test_the_settings_of_another_run_are_noted(tmp_path: Path) -> None:
