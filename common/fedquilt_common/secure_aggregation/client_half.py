@@ -197,7 +197,8 @@ class SecureClient:
         if needed not in secrets or not np.array_equal(secrets["sum"], self._name(task)):
             raise PayloadError(
                 "this board has no secrets for this sum: it has sent its shares already, or it lost its state after "
-                "the sum began. The round must go on without it, which participation.quorum below per_round allows"
+                "the sum began. The round must go on without it, which participation.quorum below per_round allows, or "
+                "start again, as with participation.shortfall: replace"
             )
         return secrets
 

@@ -244,9 +244,7 @@ class Result(BaseModel):
     status: RunStatus = Field(
         default="unknown", description="running even after a power cut; unknown in files of earlier versions"
     )
-    reason: Lines = Field(
-        default="", description="why the run failed, was stopped, or finished before its last round"
-    )
+    reason: Lines = Field(default="", description="why the run failed, was stopped, or finished before its last round")
     exit_code: int | None = Field(default=None, description="exit code of the command; None while the run goes on")
     note: Lines = ""
     """A remark on the data, for example that the official test samples are missing."""

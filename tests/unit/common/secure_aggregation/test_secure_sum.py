@@ -208,7 +208,7 @@ def test_a_share_that_was_changed_on_its_way_is_noticed() -> None:
 
 
 def test_a_client_whose_public_key_is_none_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    """Else all others, which could not agree on a key with it, would fail, and the round would wait for ever."""
+    """Else all others, which could not agree on a key with it, would fail."""
     boards = {client: Board(client) for client in range(4)}
     steps = sum_replies(dict.fromkeys(boards, TASK), 3, "1.5 0")
     replies = {client: boards[client].answer(task) for client, task in next(steps).items()}
@@ -224,7 +224,7 @@ def test_a_client_whose_public_key_is_none_is_left_out(caplog: pytest.LogCapture
 
 
 def test_a_second_agent_of_a_client_drops_out_of_the_sum() -> None:
-    """Its shares belong to other keys, so no other client could open them, and the round would wait for ever."""
+    """Its shares belong to other keys, so no other client could open them, and all would fail."""
     boards, twin = {client: Board(client) for client in range(4)}, Board(0)
     steps = sum_replies(dict.fromkeys(boards, TASK), 3, "1.5 0")
     tasks = next(steps)

@@ -274,9 +274,7 @@ def test_a_full_disk_is_named_and_nothing_is_lost(journal: Journal, path: Path) 
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (Path(f"{path}-wal").stat().st_size, limit[1]))
     try:
-        with pytest.raises(
-            RunFolderError, match=r"journal.sqlite cannot be used: .*Free disk space.*resume"
-        ):
+        with pytest.raises(RunFolderError, match=r"journal.sqlite cannot be used: .*Free disk space.*resume"):
             journal.append(EVENTS[1], Traffic())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
