@@ -25,7 +25,7 @@ SCORE_COLUMNS: Final = ("accuracy", "r2", "loss", "global_accuracy", "personal_a
 """Scores that have a field of their own in ``RoundResult``."""
 OneLine = Annotated[str, AfterValidator(printable)]
 """One line that shows nothing else than it holds, whoever wrote the file."""
-Lines = Annotated[str, AfterValidator(lambda text: printable(text, "\n\t"))]
+Paragraph = Annotated[str, AfterValidator(lambda text: printable(text, "\n\t"))]
 """The same with line breaks, such as those of a log."""
 RunStatus = Literal["unknown", "running", "finished", "failed", "stopped"]
 
@@ -244,11 +244,13 @@ class Result(BaseModel):
     status: RunStatus = Field(
         default="unknown", description="running even after a power cut; unknown in files of earlier versions"
     )
-    reason: Lines = Field(default="", description="why the run failed, was stopped, or finished before its last round")
+    reason: Paragraph = Field(
+        default="", description="why the run failed, was stopped, or finished before its last round"
+    )
     exit_code: int | None = Field(default=None, description="exit code of the command; None while the run goes on")
-    note: Lines = ""
+    note: Paragraph = ""
     """A remark on the data, for example that the official test samples are missing."""
-    warnings: list[Lines] = Field(default_factory=list, description="such as that the training has diverged")
+    warnings: list[Paragraph] = Field(default_factory=list, description="such as that the training has diverged")
     seed: int
     rounds: list[RoundResult]
     coordinator_memory: OwnMemory = OwnMemory()
