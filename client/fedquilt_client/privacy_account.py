@@ -109,7 +109,7 @@ def open_account(
     return PrivacyAccount(job, run, job.ledgers, ids, own, seen, meter)
 
 
-def check_owner_limit(privacy: Privacy | None, most: float | None, delta: float | None = None) -> None:
+def check_owner_limit(privacy: Privacy | None, most: float | None, delta: float | None) -> None:
     """Check that the board's owner allows the training of a client.
 
     Args:

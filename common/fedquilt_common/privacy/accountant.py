@@ -27,7 +27,7 @@ LARGEST_NOISE: Final = 1000.0
 TOLERANCE: Final = 0.01
 """How far below the budget the epsilon of the found noise may lie; Opacus's default."""
 LARGEST_GRID: Final = 1 << 22
-"""Points of the accountant ``prv``, each about 200 bytes of memory; more have only epsilons that protect nothing."""
+"""Most points of the accountant ``prv``, each about 200 bytes of memory. Large epsilons and many steps need more."""
 _FINEST: Final = 1e-9
 """Relative to the noise, how finely it is searched: the accountant ``prv`` jumps to infinity at an epsilon of 700."""
 
@@ -92,7 +92,7 @@ def solve_noise(
         The noise, in clipping norms. Without ``spent``, that of Opacus's ``get_noise_multiplier``.
 
     Raises:
-        PrivacyBudgetError: no noise is large enough.
+        PrivacyBudgetError: no noise is large enough, or ``prv`` would need too much memory.
         PackageMissingError: Opacus is not installed.
     """
 
@@ -105,18 +105,26 @@ def solve_noise(
             f"{epsilon_of(spent, delta, accountant):.4g} of the budget of epsilon {epsilon:g} is spent, and the "
             f"rest is too little for {steps} steps with any useful noise; {_advise(spent, epsilon, delta, accountant)}"
         )
+    if accountant == "prv" and epsilon - epsilon_with(noise) > TOLERANCE:  # with a little less noise it is infinite
+        raise PrivacyBudgetError(
+            f"privacy.accountant: prv cannot count {steps} steps up to epsilon {epsilon:g} within about 1 GB; "
+            "choose rdp, or a smaller privacy.epsilon"
+        )
     return noise
 
 
 def _advise(spent: Sequence[Charge], epsilon: float, delta: float, accountant: AccountantName) -> str:
     """Return what to do if a budget is too small: RDP's orders count something even for one step of any noise."""
+    usual = "choose a larger privacy.epsilon, or fewer rounds"
+    if accountant == "prv":
+        return usual
     least = epsilon_of([*spent, Charge(LARGEST_NOISE, 1e-3, 1)], delta, accountant)
-    if accountant == "rdp" and least > epsilon:
-        return (
-            f"privacy.accountant: rdp counts {least:.4g} for even one step. Choose prv, which is tighter, or a larger "
-            "privacy.epsilon"
-        )
-    return "choose a larger privacy.epsilon, or fewer rounds"
+    if least <= epsilon:
+        return usual
+    return (
+        f"privacy.accountant: rdp counts {least:.4g} for even one step. Choose prv, which is tighter, or a larger "
+        "privacy.epsilon"
+    )
 
 
 def find_noise(epsilon_with: Callable[[float], float], epsilon: float) -> float | None:

@@ -45,8 +45,8 @@ SHOWN_METRICS: Final = frozenset({"train_seconds", "samples", "epsilon"})
 """Metrics that leave the board. ``samples`` belongs to evaluations, whose counts are not masked either."""
 _PAIRS: Final[tuple[Purpose, ...]] = ("cipher", "mask")
 _OTHER_AGENT: Final = (
-    "the public keys that count for this client are not those of this board, so a second agent with its id or state "
-    "has sent them; stop one of the two. The round goes on without the client if enough others are left"
+    "the public keys that count for this client are not those of this board: a second agent with its id or its state "
+    "has sent them. Stop one of the two agents"
 )
 LEAST_CLIENTS: Final = 3
 """With two clients each would learn the other's reply from the mean."""

@@ -10,6 +10,7 @@ import tracemalloc
 import pytest
 
 from fedquilt_common.errors import PackageMissingError, PrivacyBudgetError
+from fedquilt_common.privacy import accountant
 from fedquilt_common.privacy.accountant import Charge, epsilon_of, find_noise, solve_noise
 
 
@@ -79,3 +80,12 @@ def test_an_epsilon_that_protects_nothing_takes_no_memory() -> None:
 def test_epsilon_is_never_below_zero() -> None:
     pytest.importorskip("opacus", reason="needs the extra dp")
     assert epsilon_of([Charge(1000.0, 0.01, 1)], 0.6, "rdp") == 0.0
+
+
+def test_noise_that_only_the_memory_limits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client would train with more noise than its budget needs, and nothing would say so."""
+    pytest.importorskip("opacus", reason="needs the extra dp")
+    monkeypatch.setattr(accountant, "LARGEST_GRID", 60_000)
+    with pytest.raises(PrivacyBudgetError, match=r"prv cannot count 100 steps up to epsilon 20 within .*; choose rdp"):
+        solve_noise([], 20.0, 1e-5, 0.1, 100, "prv")
+    assert solve_noise([], 1.0, 1e-5, 0.1, 100, "prv") > 1

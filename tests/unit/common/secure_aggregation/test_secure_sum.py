@@ -230,7 +230,9 @@ def test_a_second_agent_of_a_client_drops_out_of_the_sum() -> None:
     tasks = next(steps)
     twin.answer(tasks[0])
     tasks = steps.send({client: boards[client].answer(task) for client, task in tasks.items()})
-    with pytest.raises(PayloadError, match="a second agent with its id or state has sent them; stop one of the two"):
+    with pytest.raises(
+        PayloadError, match=r"a second agent with its id or its state has sent them\. Stop one of the two agents"
+    ):
         twin.answer(tasks[0])
     tasks = steps.send({client: boards[client].answer(task) for client, task in tasks.items()})
     with pytest.raises(PayloadError, match="no secrets for this sum"):
