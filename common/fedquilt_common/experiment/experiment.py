@@ -41,8 +41,8 @@ class Experiment(Section):
         seed: source of all randomness of the run.
         rounds: number of rounds.
         evaluate_every: evaluate the global model every N rounds, and after the last.
-        on_divergence: what happens when the loss explodes or the accuracy stays at chance level: `warn`, or `stop` the
-            run as failed.
+        on_divergence: what happens when the loss explodes, the accuracy stays at chance level or no sub-model fits any
+            board: `warn`, or `stop` the run as failed.
         budget: limits after which the run ends before its last round.
         speedup: speed of time on simulated links and for deadlines; 200 is 200 times as fast.
         data: the data set, and how its samples are divided.

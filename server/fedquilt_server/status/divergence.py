@@ -1,4 +1,4 @@
-"""Detect training that diverges, from the rounds' results. Pure."""
+"""Detect training that diverges, and rounds in which nobody trains, from the rounds' results. Pure."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ CHANCE: Final = 1.2
 """An accuracy is at chance level up to this multiple of 1 / classes."""
 CHANCE_ROUNDS: Final = 5
 """Evaluated rounds in a row at chance level that count as divergence."""
+UNTRAINED_ROUNDS: Final = 3
+"""Rounds in a row without training that are reported; at the start of a run the first one is."""
 
 
 @dataclass
@@ -31,12 +33,27 @@ class DivergenceDetector:
     warning: str = ""
     _lowest: float | None = None
     _at_chance: int = 0
+    _taken: int = 0
+    _untrained: int = 0
 
     def take(self, row: RoundResult) -> bool:
         """Take the next round's results; returns whether divergence begins with it."""
         before = self.warning
-        self.warning = self._check_loss(row) or self._check_accuracy(row)
+        self.warning = self._check_training(row) or self._check_loss(row) or self._check_accuracy(row)
         return bool(self.warning) and not before
+
+    def _check_training(self, row: RoundResult) -> str:
+        """Check that anybody trains: AdaptiveFL's boards for which no sub-model fits reply without arrays."""
+        self._taken += 1
+        self._untrained = self._untrained + 1 if row.waste_rate == 1 else 0
+        if not self._untrained or self._untrained < min(self._taken, UNTRAINED_ROUNDS):
+            return ""
+        first = row.round - self._untrained + 1
+        rounds = f"round {first}" if self._untrained == 1 else f"rounds {first} to {row.round}"
+        return (
+            f"No client has trained in {rounds}: not even the smallest sub-model fits the boards that were asked. "
+            "'fedquilt model inspect' prints how much memory each sub-model needs"
+        )
 
     def _check_loss(self, row: RoundResult) -> str:
         if row.loss is None:

@@ -58,6 +58,30 @@ def test_ordinary_training_is_not_divergence(scores: Scores, classes: int | None
     assert take(scores, classes) == ([], "")
 
 
+@pytest.mark.parametrize(
+    ("wastes", "began", "warning"),
+    [
+        ([1, 1], [1], "No client has trained in rounds 1 to 2"),
+        ([1], [1], "No client has trained in round 1"),
+        ([1, 0.4], [1], ""),
+        ([0.4, 1, 1, 1], [4], "No client has trained in rounds 2 to 4"),
+        ([0.4, 1, 1, 0.9, 1, 1], [], ""),
+        ([None, 0], [], ""),
+    ],
+)
+def test_rounds_in_which_nobody_trains_are_reported(
+    wastes: Sequence[float | None], began: list[int], warning: str
+) -> None:
+    detector = DivergenceDetector(10)
+    rows = [
+        RoundResult.model_validate({**ZEROS, "round": i, "loss": None, "waste_rate": waste})
+        for i, waste in enumerate(wastes, 1)
+    ]
+    assert [row.round for row in rows if detector.take(row)] == began
+    assert detector.warning.startswith(warning)
+    assert bool(detector.warning) == bool(warning)
+
+
 def test_training_that_recovers_is_no_longer_reported() -> None:
     assert take([(1e9, 0.1), (2.0, 0.5)], 10) == ([1], "")
     assert take([(1e9, 0.1), (2.0, 0.5), (1e9, 0.1)], 10)[0] == [1, 3]
