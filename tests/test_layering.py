@@ -155,7 +155,7 @@ COMMON = {
     "privacy": "algorithm_api errors experiment files types",
     "learning_tasks": "errors types",
     "partial_sums": "aggregation algorithm_api errors types wire",
-    "secure_aggregation": "aggregation algorithm_api errors types wire",
+    "secure_aggregation": "aggregation algorithm_api errors plurals types wire",
     "algorithm_api": "errors learning_tasks submodels types wire",
     "models": "errors types user_imports",
     "tracing": "errors experiment models plurals privacy seeds submodels user_imports",

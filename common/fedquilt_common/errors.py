@@ -5,6 +5,7 @@ The command line prints the message without a traceback and exits with ``exit_co
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 EXIT_CODES: Final[dict[int, str]] = {
@@ -122,6 +123,18 @@ class ProtocolVersionError(ProtocolError):
 
 class PayloadError(ProtocolError):
     """A payload's size, digest, shape, dtype or numbers are not valid."""
+
+
+class SpoiledSumError(PayloadError):
+    """What clients sent for a masked sum does not fit together, so the round must start again with new masks.
+
+    Attributes:
+        clients: those that spoiled it; empty if they are not known.
+    """
+
+    def __init__(self, message: str, clients: Iterable[int] = ()) -> None:
+        super().__init__(message)
+        self.clients = tuple(clients)
 
 
 class DamagedTransferError(PayloadError):

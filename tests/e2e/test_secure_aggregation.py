@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
@@ -14,6 +17,11 @@ from safetensors.numpy import load_file
 from tests.e2e.test_simulate import fedquilt, fingerprint, finish, pids, result, run, wait_for
 from tests.support.round_gate import RoundGate
 from tests.support.runs import finished_rounds
+
+from fedquilt_common.algorithm_api import Reply, Task
+
+if TYPE_CHECKING:
+    from fedquilt_common.secure_aggregation.client_half import SecureClient
 
 pytest.importorskip("Crypto", reason="needs the extra secure")
 EXPERIMENT = """
@@ -69,6 +77,74 @@ def test_soft_labels_are_hidden_too(tmp_path: Path) -> None:
     plain, secure = (result(tmp_path / name)["rounds"] for name in ("plain", "secure"))
     for before, after in zip(plain, secure, strict=True):
         assert after["accuracy"] == pytest.approx(before["accuracy"], abs=0.02)
+
+
+@dataclass(frozen=True)
+class LyingBoard:
+    """Makes a client send other bytes than those of the protocol in round 2, while a file exists.
+
+    Args:
+        path: the file.
+        client: who lies.
+        array: of the reply that is changed.
+    """
+
+    path: Path
+    client: int
+    array: str
+
+    def install(self) -> None:
+        """Change the training processes that this process forks, or one that it forks: call it in a new process."""
+        from fedquilt_common.secure_aggregation.client_half import SecureClient
+
+        do = SecureClient.do
+
+        def lie(half: SecureClient, task: Task, work: Callable[[Task], Reply]) -> Reply:
+            reply = do(half, task, work)
+            if self.array not in reply.arrays or not self._is_time(half):
+                return reply
+            return Reply({**reply.arrays, self.array: np.asarray(reply.arrays[self.array]) ^ 0x55})
+
+        SecureClient.do = lie  # type: ignore[method-assign,assignment] # another name than self
+
+    def _is_time(self, half: SecureClient) -> bool:
+        return (half.ctx.client, half.ctx.round) == (self.client, 2) and self.path.exists()
+
+
+def lying(folder: Path, client: int, array: str, quorum: int) -> LyingBoard:
+    folder.mkdir()
+    text = EXPERIMENT.format(rounds=3, algorithm="fedavg", deadline=60, secure="true")
+    (folder / "secure.yaml").write_text(text.replace("quorum: 4", f"quorum: {quorum}"))
+    (folder / "lie").touch()
+    return LyingBoard(folder / "lie", client, array)
+
+
+@pytest.mark.timeout(300)
+def test_a_client_that_spoils_a_sum_is_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "liar"
+    gate = lying(folder, 5, "commitment", quorum=4)
+    with fedquilt("simulate", "secure.yaml", "--out", "run", where=folder, gate=gate) as process:
+        done = finish(process)
+    assert done.code == 0, done.err
+    assert [row["clients"] for row in result(folder)["rounds"]] == [6, 5, 5]
+    events = [json.loads(line) for line in (folder / "run" / "events.jsonl").read_text().splitlines()]
+    restarts = [event["text"] for event in events if event["kind"] == "round restarted"]
+    assert restarts == ["Round 2 started again: client 5 shared wrong secrets, so the masks cannot be removed"]
+
+
+@pytest.mark.timeout(300)
+def test_a_run_resumes_after_a_sum_that_an_unknown_client_has_spoiled(tmp_path: Path) -> None:
+    """Without spare shares, nobody can tell who lies; the run ends, but loses no more than the round."""
+    folder = tmp_path / "liar"
+    gate = lying(folder, 2, "shares", quorum=6)
+    with fedquilt("simulate", "secure.yaml", "--out", "run", where=folder, gate=gate) as process:
+        failed = finish(process)
+    assert failed.code == 7, failed.err
+    assert "not known who sent wrong ones. Find the board, and revoke or repair it" in " ".join(failed.err.split())
+    gate.path.unlink()
+    done = run("simulate", "secure.yaml", "--out", "run", where=folder)
+    assert done.code == 0, done.err
+    assert [row["clients"] for row in result(folder)["rounds"]] == [6, 6, 6]
 
 
 @pytest.mark.timeout(300)

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.support import warm
-from tests.support.round_gate import RoundGate
+from tests.support.round_gate import Installable, RoundGate
 from tests.support.runs import finished_rounds, workers_of
 from tests.support.warm import ForkedProgram
 
@@ -49,7 +49,7 @@ class Done:
 
 @contextlib.contextmanager
 def fedquilt(
-    *arguments: str, where: Path, start: type[subprocess.Popen[str]] = ForkedProgram, gate: RoundGate | None = None
+    *arguments: str, where: Path, start: type[subprocess.Popen[str]] = ForkedProgram, gate: Installable | None = None
 ) -> Iterator[subprocess.Popen[str]]:
     """Run the command in the folder ``where``; all its processes are stopped afterwards. A gate needs a forked one."""
     command = [sys.executable, "-m", "fedquilt_common.cli", *arguments]

@@ -6,7 +6,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from tests.support.runs import await_round
 
@@ -14,6 +14,13 @@ from fedquilt_common.algorithm_api import Reply, Task
 from fedquilt_common.files.durable import write_atomically
 
 POLL: Final = 0.01
+
+
+class Installable(Protocol):
+    """Changes what training processes do."""
+
+    def install(self) -> None:
+        """Change those that this process forks, or one that it forks: call it in a new process."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
@@ -40,6 +41,8 @@ from fedquilt_common.secure_aggregation.tasks import (
     without_own,
 )
 from fedquilt_common.types import ClientId
+
+log = logging.getLogger(__name__)
 
 SHOWN_METRICS: Final = frozenset({"train_seconds", "samples", "epsilon"})
 """Metrics that leave the board. ``samples`` belongs to evaluations, whose counts are not masked either."""
@@ -170,7 +173,7 @@ class SecureClient:
         the secret of its pairs. Nobody may learn both of one client.
         """
         secrets = self._open(task, "masked_with")
-        senders, members = secrets["masked_with"].tolist(), secrets["members"].tolist()
+        senders = secrets["masked_with"].tolist()
         survivors, sealed = set(np.asarray(task.arrays["survivors"]).tolist()), np.asarray(task.arrays["sealed"])
         enough = len(survivors) >= int(secrets["threshold"][0])
         if not (enough and survivors <= set(senders) and self.ctx.client in survivors):
@@ -179,13 +182,21 @@ class SecureClient:
             raise PayloadError(f"sealed shares have shape {sealed.shape} instead of {(len(senders), SEALED_BYTES)}")
         shares = []
         for row, sender in enumerate(senders):
-            both = secrets["own_shares"].tobytes()
-            if sender != self.ctx.client:
-                key = agree(secrets["cipher"].tobytes(), secrets["keys"][members.index(sender), 0].tobytes(), "cipher")
-                both = unseal(key, sealed[row].tobytes(), sender, self.ctx.client)
+            own = sender == self.ctx.client
+            both = secrets["own_shares"].tobytes() if own else self._unseal(sender, sealed[row].tobytes())
             shares.append(to_bytes(both[SECRET_BYTES:] if sender in survivors else both[:SECRET_BYTES]))
         secrets.clear()
         return Reply({"shares": np.stack(shares)})
+
+    def _unseal(self, sender: ClientId, sealed: bytes) -> bytes:
+        """Return both shares that a client sealed for this one; zeros, which count as none, if they are damaged."""
+        secrets = self.ctx.secrets
+        key = secrets["keys"][secrets["members"].tolist().index(sender), 0].tobytes()
+        try:
+            return unseal(agree(secrets["cipher"].tobytes(), key, "cipher"), sealed, sender, self.ctx.client)
+        except PayloadError as error:
+            log.warning("%s; this client tells none of them", error)
+            return bytes(2 * SECRET_BYTES)
 
     def _name(self, task: Task) -> NDArray[np.uint8]:
         """Return the bytes that identify the task's sum within the run, shape (n,)."""

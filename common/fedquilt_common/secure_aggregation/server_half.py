@@ -14,7 +14,8 @@ from fedquilt_common.aggregation.client_evaluation import EVALUATE
 from fedquilt_common.algorithm_api import Reply, Round, ServerContext, State, Task, advance_full_round
 from fedquilt_common.algorithm_api.reply_dtypes import reply_dtype
 from fedquilt_common.algorithm_api.wrapper import AlgorithmWrapper
-from fedquilt_common.errors import PayloadError
+from fedquilt_common.errors import PayloadError, SpoiledSumError
+from fedquilt_common.plurals import plural
 from fedquilt_common.secure_aggregation.fixed_point import fraction_bits, from_fixed
 from fedquilt_common.secure_aggregation.keys import (
     KEY_BYTES,
@@ -24,10 +25,10 @@ from fedquilt_common.secure_aggregation.keys import (
     commitment,
     derive_key,
     is_public_key,
-    join_shares,
     public_key,
 )
 from fedquilt_common.secure_aggregation.masks import MaskStream, add_masks, pair_sign
+from fedquilt_common.secure_aggregation.shares import IsRight, ShareJoiner
 from fedquilt_common.secure_aggregation.tasks import (
     ATTEMPT,
     EXCHANGE,
@@ -50,7 +51,6 @@ Exchanges = Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], Gathere
 """Exchanges that end with a result."""
 _Keys = Mapping[ClientId, NDArray[np.uint8]]
 _BYTES: Final = "uint8"
-_NEW_RUN: Final = "start a new run with another --out"
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,8 @@ def sum_replies(tasks: Mapping[ClientId, Task], threshold: int, attempt: str) ->
         attempt: distinguishes this sum from others of the round, even from those before the round started again.
 
     Raises:
-        PayloadError: too few clients are left, shares do not belong to the keys, or the tasks expect different arrays.
+        PayloadError: the tasks expect different arrays.
+        SpoiledSumError: too few clients are left, or what clients sent does not fit together.
     """
     _check_alike(tasks)
     scalars: dict[str, Scalar] = {ATTEMPT: attempt, THRESHOLD: threshold}
@@ -118,8 +119,8 @@ def sum_replies(tasks: Mapping[ClientId, Task], threshold: int, attempt: str) ->
     masked = yield _masked_tasks({client: tasks[client] for client in shares}, scalars)
     _check_enough(masked, scalars)
     survivors = sorted(masked)
-    secrets = yield from _collect_secrets(list(keys), shares, survivors, scalars)
-    _check_secrets(secrets, survivors, keys, shares)
+    told = yield from _collect_secret_shares(list(keys), shares, survivors, scalars)
+    secrets = _join_secrets(told, threshold, survivors, keys, shares)
     total = _add([masked[client].arrays for client in survivors])
     add_masks(total, _opposite_masks(secrets, survivors, keys))
     task = tasks[survivors[0]]
@@ -162,26 +163,76 @@ def _collect_shares(keys: _Keys, scalars: Mapping[str, Scalar]) -> Exchanges[dic
     return {client: answers[client].arrays for client in sorted(answers)}
 
 
-def _collect_secrets(
+def _collect_secret_shares(
     members: Sequence[ClientId],
     shares: Mapping[ClientId, Arrays],
     survivors: Sequence[ClientId],
     scalars: Mapping[str, Scalar],
-) -> Exchanges[dict[ClientId, bytes]]:
-    """Return one secret of each client that was to add masks: its own mask's, or its pairs' if it dropped out."""
+) -> Exchanges[dict[ClientId, dict[int, bytes]]]:
+    """Return, for each client that was to add masks, the shares of one secret, by the positions of who told them.
+
+    It is the secret of its own mask, or that of its pairs if it dropped out.
+    """
     answers = yield _unmask_tasks(members, shares, survivors, scalars)
     _check_enough(answers, scalars)
-    chosen = sorted(answers)[: int(scalars[THRESHOLD])]
-    told = {members.index(client): np.asarray(answers[client].arrays["shares"]) for client in chosen}
+    told = {members.index(client): np.asarray(answers[client].arrays["shares"]) for client in sorted(answers)}
     return {
-        client: join_shares({position: rows[row].tobytes() for position, rows in told.items()})
+        client: {position: rows[row].tobytes() for position, rows in told.items() if rows[row].any()}
         for row, client in enumerate(shares)
     }
 
 
+def _join_secrets(
+    told: Mapping[ClientId, Mapping[int, bytes]],
+    threshold: int,
+    survivors: Collection[ClientId],
+    keys: _Keys,
+    shares: Mapping[ClientId, Arrays],
+) -> dict[ClientId, bytes]:
+    """Return one secret of each client that was to add masks.
+
+    Raises:
+        SpoiledSumError: a secret's shares do not give what its owner is bound to, whoever of those that told one is
+            left out.
+    """
+    joiner, secrets = ShareJoiner(threshold), dict[ClientId, bytes]()
+    for client, given in told.items():
+        secret = joiner.join(given, _binding(client, survivors, keys, shares))
+        if secret is not None:
+            secrets[client] = secret
+    members = list(keys)
+    if liars := sorted(members[position] for position in joiner.liars):
+        log.warning("shares that %s sent do not fit together with the others and are left out", _name(liars))
+    if wrong := sorted(told.keys() - secrets.keys()):
+        raise _spoiled_by(wrong if secrets else [])
+    return secrets
+
+
+def _binding(
+    client: ClientId, survivors: Collection[ClientId], keys: _Keys, shares: Mapping[ClientId, Arrays]
+) -> IsRight:
+    """Return the check of a client's secret: by its commitment, or by its public key if it dropped out."""
+    if client in survivors:
+        expected = np.asarray(shares[client]["commitment"]).tobytes()
+        return lambda secret: commitment(secret) == expected
+    return lambda secret: public_key(secret, "mask") == _mask_key(keys, client)
+
+
+def _spoiled_by(clients: Sequence[ClientId]) -> SpoiledSumError:
+    if clients:
+        text = f"{_name(clients)} shared wrong secrets, so the masks cannot be removed"
+    else:
+        text = "the shares of the clients' secrets do not fit together, and it is not known who sent wrong ones"
+    return SpoiledSumError(text, clients)
+
+
+def _name(clients: Sequence[ClientId]) -> str:
+    return f"{plural('client', len(clients))} {', '.join(map(str, clients))}"
+
+
 def _check_enough(clients: Collection[ClientId], scalars: Mapping[str, Scalar]) -> None:
     if len(clients) < int(threshold := scalars[THRESHOLD]):
-        raise PayloadError(
+        raise SpoiledSumError(
             f"secure aggregation needs {threshold} clients (participation.quorum), but only {len(clients)} are left"
         )
 
@@ -210,21 +261,6 @@ def _unmask_tasks(
         arrays = {"sealed": sealed[:, members.index(client)], "survivors": np.array(survivors)}
         tasks[client] = Task(UNMASK, arrays, scalars, expect=expect, dtypes={"shares": _BYTES}, lasting=True)
     return tasks
-
-
-def _check_secrets(
-    secrets: Mapping[ClientId, bytes], survivors: Collection[ClientId], keys: _Keys, shares: Mapping[ClientId, Arrays]
-) -> None:
-    for client, secret in secrets.items():
-        if client in survivors:
-            is_right = commitment(secret) == np.asarray(shares[client]["commitment"]).tobytes()
-        else:
-            is_right = public_key(secret, "mask") == _mask_key(keys, client)
-        if not is_right:
-            raise PayloadError(
-                f"the shares of client {client}'s secret do not fit together, so its mask cannot be removed. A client "
-                f"of the round has sent wrong shares, which one is not known; {_NEW_RUN}"
-            )
 
 
 def _mask_key(keys: _Keys, client: ClientId) -> bytes:
@@ -261,9 +297,9 @@ def _mean(total: Mapping[str, NDArray[np.int64]], task: Task) -> dict[str, NDArr
     """Return the weighted mean, in the dtypes of replies to the task."""
     weight = float(from_fixed(total[WEIGHT])[0])
     if not weight > 0:
-        raise PayloadError(
+        raise SpoiledSumError(
             f"the sum of the replies' weights is {weight:g} instead of a number above 0, so a client has sent a wrong "
-            f"weight; {_NEW_RUN}"
+            "weight"
         )
     means = {}
     for name, array in total.items():

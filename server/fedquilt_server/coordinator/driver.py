@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from fedquilt_common.errors import FedquiltError, PayloadError, RunFailedError
+from fedquilt_common.errors import FedquiltError, PayloadError, RunFailedError, SpoiledSumError
 from fedquilt_common.plurals import plural
 from fedquilt_common.wire.transport import Transport
 from fedquilt_server.coordinator.display import StatusUpdater
@@ -42,6 +42,9 @@ from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.waiting import ranges
 
 log = logging.getLogger(__name__)
+
+Damage = DamagedReplyError | SpoiledSumError
+"""Why a round starts again."""
 
 DRAIN_SECONDS: Final = 60.0
 """How long the coordinator waits for the broker to take what it published."""
@@ -83,8 +86,9 @@ class Driver:
     def record(self, *events: Event) -> None:
         """Journal events together; then pass each to the machine, and execute its commands, in this order.
 
-        If a reply turns out to be damaged on disk when the exchange closes, the round starts again. The replies that
-        came with it are dropped, as a recovery drops them; agents send them again.
+        If a reply turns out to be damaged on disk when the exchange closes, or what clients sent spoils a masked sum,
+        the round starts again. The replies that came with it are dropped, as a recovery drops them; agents send them
+        again.
 
         Args:
             events: one, or several replies.
@@ -98,7 +102,7 @@ class Driver:
             self._run.history.take(seq, event)  # an event before it may have closed the round of the history
             try:
                 commands = self._handle(seq, event)
-            except DamagedReplyError as damage:
+            except (DamagedReplyError, SpoiledSumError) as damage:
                 for dropped in waiting:
                     self._run.history.take(*dropped)
                 return self._restart_round(damage)
@@ -128,16 +132,16 @@ class Driver:
             evaluation = self._machine.evaluation_of(self._run.checkpoints.read(), last.round)
             self._publish_row(self._run.add_scores(evaluate(evaluation)))
 
-    def _replay_events(self) -> DamagedReplyError | None:
-        """Handle the events again; returns the first damaged reply, after which no reply and no tick is handled."""
-        damage: DamagedReplyError | None = None
+    def _replay_events(self) -> Damage | None:
+        """Handle the events again; returns the first damage, after which no reply and no tick is handled."""
+        damage: Damage | None = None
         for seq, event in skip_dropped(list(self._run.events_since_checkpoint())):
             if damage is not None and isinstance(event, Replied | Ticked):
                 continue
             try:
                 self._verify(event)
                 self._replay(seq, self._handle(seq, event))
-            except DamagedReplyError as found:
+            except (DamagedReplyError, SpoiledSumError) as found:
                 damage = found
         return damage or self._find_torn_sum()
 
@@ -161,17 +165,32 @@ class Driver:
             if outcome == "accepted":
                 self._run.folder.blobs.verify(event)
 
-    def _restart_round(self, damage: DamagedReplyError, *, replaying: bool = False) -> None:
-        """Journal that the open round starts again because of a damaged reply, and open it."""
+    def _restart_round(self, damage: Damage, *, replaying: bool = False) -> None:
+        """Journal that the open round starts again because of a damaged reply or a spoiled sum, and open it.
+
+        Raises:
+            RunFailedError: a sum is spoiled, and the run cannot go on without those who did it.
+        """
         log.warning("%s", damage)
         self._receipts.drop_sums()
-        self._run.folder.blobs.discard(damage)
-        event = self._machine.restart_event(clock.now(), str(damage))
-        if not replaying:
-            return self.record(event)
-        ((seq, _),) = self._run.append_all([event])
-        self._run.history.take(seq, event)
-        return self._replay(seq, self._handle(seq, event))
+        if isinstance(damage, DamagedReplyError):
+            self._run.folder.blobs.discard(damage)
+        guilty = damage.clients if isinstance(damage, SpoiledSumError) else ()
+        event = self._machine.restart_event(clock.now(), str(damage), guilty)
+        is_lost = not self._machine.policy.can_lose(event.declined)
+        if is_lost:
+            event = self._machine.restart_event(clock.now(), str(damage))
+        if replaying:
+            ((seq, _),) = self._run.append_all([event])
+            self._run.history.take(seq, event)
+            self._replay(seq, self._handle(seq, event))
+        else:
+            self.record(event)
+        if isinstance(damage, SpoiledSumError) and (is_lost or not guilty):
+            raise RunFailedError(
+                f"round {event.round} cannot be closed: {damage}. Find the board, and revoke or repair it. Then resume "
+                "the run: it does the round again"
+            )
 
     def _handle(self, seq: int, event: Event) -> list[Command]:
         """Pass an event to the machine. The time of a step that closes an exchange counts as averaging."""
@@ -188,6 +207,8 @@ class Driver:
         started = time.perf_counter()
         try:
             commands = self._machine.handle(event)
+        except SpoiledSumError:
+            raise
         except (PayloadError, ValueError, ArithmeticError) as error:
             raise RunFailedError(f"round {self._machine.round} cannot be closed: {error}") from error
         if any(isinstance(command, Checkpoint | Send) for command in commands):

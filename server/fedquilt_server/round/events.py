@@ -138,13 +138,13 @@ class Continued:
 
 @dataclass(frozen=True)
 class RoundRestarted:
-    """An accepted reply of the open round is damaged or missing: the round starts again, with no reply accepted.
+    """An accepted reply is damaged or missing, or a masked sum is spoiled: the round starts again without any reply.
 
     A recovery skips replies, ticks and declines before this event, because it may not be able to read the replies. So
     the event holds what they had decided.
 
     Attributes:
-        reason: the file that is damaged, for people.
+        reason: the file that is damaged, or what spoiled the sum, for people.
         opened_at: Unix time in seconds at which the round first opened.
         fleet: the connected clients for which the round opened, with their profiles.
         outcomes: replies since the checkpoint that were not accepted, by outcome.

@@ -6,7 +6,7 @@ recovery needs only the journal of events.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from fedquilt_common.algorithm_api import Algorithm, Ask, Reply, Round, State, advance_round
@@ -77,9 +77,7 @@ class Machine:
         self.finished = done >= policy.rounds
         self.paused = self._closed = self._waited = False
         self._validates = validates
-        self._algorithm = algorithm
-        self._context_for = context_for
-        self._load = load
+        self._algorithm, self._context_for, self._load = algorithm, context_for, load
         self._round: Round | None = None
         self._silent: set[ClientId] = set()
         self._declined: set[ClientId] = set()
@@ -133,10 +131,10 @@ class Machine:
         context = self._context_for(round, self._fleet(), 0.0, {})
         return partial(self._algorithm.evaluate, State(state.arrays, state.extra), context)
 
-    def restart_event(self, at: float, reason: str) -> RoundRestarted:
-        """Return the event that starts the open round again for the clients for which it opened."""
-        opened_at, others, declined = self._counts.opened_at, self._counts.not_accepted(), tuple(sorted(self._declined))
-        return RoundRestarted(at, self.round, reason, opened_at, self._asked_fleet, others, declined)
+    def restart_event(self, at: float, reason: str, left_out: Collection[ClientId] = ()) -> RoundRestarted:
+        """Return the event that starts the open round again for the clients for which it opened, ``left_out`` aside."""
+        counts, fleet, declined = self._counts, self._asked_fleet, tuple(sorted({*self._declined, *left_out}))
+        return RoundRestarted(at, self.round, reason, counts.opened_at, fleet, counts.not_accepted(), declined)
 
     def snapshot(self) -> str:
         """Return as JSON what a checkpoint must keep besides the state; see ``restore``."""
@@ -238,7 +236,7 @@ class Machine:
         if self.exchange is not None or self.finished or self.paused:
             return []
         able = self.policy.clients - len(self._declined)
-        if able < max(1, self.policy.least(able)):
+        if not self.policy.can_lose(self._declined):
             self.policy, self.finished = self.policy.end_after(self.done), True
             return [Finish(self.policy.no_budget)]
         self._waited = self._waited or self.done > 0 or (self.wake_at is not None and at >= self.wake_at)
@@ -397,4 +395,6 @@ class Machine:
         self._silent, self._declined = set(), set(event.declined)
         self._counts.restart(event.opened_at, event.outcomes)
         fleet = {client: profile for client, profile in event.fleet.items() if client not in self._declined}
+        if len(fleet) < self.policy.least(self.policy.clients - len(self._declined)):
+            return self._start_if_ready(event.at)
         return self._open_round(event.at, event.opened_at, fleet)

@@ -49,6 +49,11 @@ class Policy:
         """Return the clients that an exchange or a round needs if ``able`` ones have not declined."""
         return self.quorum if self.firm else min(self.quorum, able)
 
+    def can_lose(self, clients: Collection[ClientId]) -> bool:
+        """Whether a round can do without these clients, which do no task any more."""
+        able = self.clients - len(clients)
+        return able >= max(1, self.least(able))
+
     @property
     def no_budget(self) -> str:
         """Why a run ends in which too many clients have declined."""

@@ -55,9 +55,12 @@ TRANSITIONS: Final = (
         RunState.OPEN, RunState.OPEN, ("Replied", "Ticked"), "deadline without quorum, shortfall replace", ("Send",)
     ),
     Transition(RunState.OPEN, RunState.OPEN, ("Resumed",), "", ("Send",)),
-    Transition(RunState.OPEN, RunState.OPEN, ("RoundRestarted",), "a reply on disk is damaged", ("Send",)),
+    Transition(
+        RunState.OPEN, RunState.OPEN, ("RoundRestarted",), "a reply on disk is damaged, a sum spoiled", ("Send",)
+    ),
     Transition(RunState.WAITING, RunState.OPEN, ("RoundRestarted",), "the same in a recovery", ("Send",)),
     Transition(RunState.OPEN, RunState.CLOSED, ("RoundRestarted",), "the round then asks nobody", ("Checkpoint",)),
+    Transition(RunState.OPEN, RunState.WAITING, ("RoundRestarted",), "without who spoiled a sum, too few others", ()),
     Transition(
         RunState.OPEN, RunState.CLOSED, ("Replied", "Ticked"), "complete, the round is over", ("Stop", "Checkpoint")
     ),
