@@ -171,7 +171,7 @@ class Driver:
         Raises:
             RunFailedError: a sum is spoiled, and the run cannot go on without those who did it.
         """
-        log.warning("%s", damage)
+        log.warning("round %d starts again: %s", self._machine.round, damage)
         self._receipts.drop_sums()
         if isinstance(damage, DamagedReplyError):
             self._run.folder.blobs.discard(damage)

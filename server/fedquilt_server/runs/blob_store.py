@@ -39,8 +39,7 @@ class DamagedReplyError(RunFolderError):
 
     def __init__(self, path: Path, event: Replied, what: str) -> None:
         super().__init__(
-            f"{path}, the reply of client {event.client} to round {event.round}, exchange {event.exchange}, {what}. "
-            "The round starts again, and agents send their replies again"
+            f"{path}, the reply of client {event.client} to round {event.round}, exchange {event.exchange}, {what}"
         )
         self.path = path
         self.event = event
