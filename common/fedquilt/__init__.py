@@ -114,6 +114,7 @@ if TYPE_CHECKING:
         RunFailedError,
         RunFolderError,
         SliceError,
+        SpoiledSumError,
         SumMismatchError,
         SumOverflowError,
         TrainingDivergedError,
@@ -153,7 +154,7 @@ __all__ = [
     "FederationInUseError", "FolderInUseError", "ForbiddenImportError", "ImageError", "ManualStepsError",
     "MissingMemberError", "NoGlobalModelError", "NotFiniteError", "PackageMissingError", "PageUnreachableError",
     "PayloadError", "PrivacyBudgetError", "ProtocolError", "ProtocolVersionError", "RayClusterError", "RayNodeError",
-    "RepeatedMemberError", "RunFailedError", "RunFolderError", "SliceError", "SumMismatchError", "SumOverflowError",
+    "RepeatedMemberError", "RunFailedError", "RunFolderError", "SliceError", "SpoiledSumError", "SumMismatchError", "SumOverflowError",
     "TrainingDivergedError", "UncuttableModelError", "UnknownNameError", "UnsupportedPrecisionError",
     "UpgradeFailedError",
 ]  # fmt: skip
@@ -204,7 +205,7 @@ _NAMES = {
     "FederationInUseError FedquiltError FolderInUseError ForbiddenImportError ImageError ManualStepsError "
     "MissingMemberError NoGlobalModelError NotFiniteError PackageMissingError PageUnreachableError PayloadError "
     "PrivacyBudgetError ProtocolError ProtocolVersionError RayClusterError RayNodeError RepeatedMemberError "
-    "RunFailedError RunFolderError SliceError SumMismatchError SumOverflowError TrainingDivergedError "
+    "RunFailedError RunFolderError SliceError SpoiledSumError SumMismatchError SumOverflowError TrainingDivergedError "
     "UncuttableModelError UnknownNameError UnsupportedPrecisionError UpgradeFailedError",
     "fedquilt_common.experiment.experiment": "Experiment",
     "fedquilt_common.learning_tasks.learning_task": "LearningTask",

@@ -196,7 +196,7 @@ class Fleet:
             task = replace(task, arrays=cut(task.arrays, task.slice))
         place = (client, (send.round, send.exchange))
         if place not in self.done or not self.done[place].answers(task, memory):
-            self.done[place] = self._work(client, task, send, memory)
+            self.done[place] = self.work(client, task, (send.round, send.exchange), memory)
         reply, memory = self.done[place].reply, dict(self.done[place].after)
         check_reply(task, reply)
         self.memories[place] = memory
@@ -206,13 +206,14 @@ class Fleet:
         )
         return event, kept(reply.arrays)
 
-    def _work(self, client: int, task: Task, send: Send, memory: dict[str, NDArray[Any]]) -> Done:
+    def work(self, client: int, task: Task, exchange: ExchangeId, memory: dict[str, NDArray[Any]]) -> Done:
+        """Let a client work on a task; this changes its memory."""
         before = dict(memory)
         train, test = self.data[client]
         ctx = ClientContext(
             client,
-            send.round,
-            derive_seed(self.experiment.seed, send.round, send.exchange, client),
+            exchange[0],
+            derive_seed(self.experiment.seed, *exchange, client),
             train,
             self.learner,
             memory,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.contract.cases import CASES
-from tests.contract.federation import CLIENTS, FEW, Driver, Fleet, bits, kept, make
+from tests.contract.federation import CLIENTS, FEW, Driver, Fleet, bits, kept, make, raw
 from tests.support.tables import each
 
 from fedquilt_common.algorithm_api import State, declaration_of
@@ -71,6 +71,20 @@ def test_it_replays_to_the_same_bits_after_a_crash(name: str) -> None:
         again = Fleet(fleet.algorithm, **settings, done=done)
         assert bits(Driver(again, 2, max).run(crashes)) == undisturbed
         assert again.tasks_done == tasks  # no journaled task runs again
+
+
+@each(sorted(name for name, one in ALGORITHMS.items() if one.declares.private_memory and one.declares.pooled == ""))
+def test_what_a_client_sends_depends_on_its_memory_as_declared(name: str) -> None:
+    """Central privacy counts on it: without such a dependence, replies tell nothing of who took part before."""
+    case = CASES[name]
+    public = FEW if case.public else None
+    fleet = Fleet(make(name, case.fields), model=case.model, measures=True, public_samples=public, most=FEW, epochs=1)
+    Driver(fleet, 2).run()
+    done = fleet.done[0, (2, 0)]
+    assert done.before
+    forgetful = fleet.work(0, done.task, (2, 0), {})
+    depends = raw(forgetful.reply.arrays) != raw(done.reply.arrays)
+    assert depends == declaration_of(fleet.algorithm).sends_memory
 
 
 @each(ALGORITHMS)

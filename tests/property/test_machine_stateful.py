@@ -263,6 +263,27 @@ class Federation(RuleBasedStateMachine):
             common = after.tasks.keys() & before.tasks.keys()
             assert all(same_task(after.tasks[client], before.tasks[client]) for client in common)
 
+    @precondition(lambda self: self.steady.machine.exchange is not None)
+    @rule(data=st.data())
+    def spoil_a_sum(self, data: st.DataObject) -> None:
+        """Start the round again without clients that spoiled a masked sum; if others are too few, it waits for more."""
+        machine = self.steady.machine
+        assert machine.exchange is not None
+        guilty = data.draw(st.sets(st.sampled_from(sorted(machine.exchange.tasks)), min_size=1))
+        event = machine.restart_event(self.now, "spoiled", guilty)
+        if not machine.policy.can_lose(event.declined):
+            return
+        self.restarts += 1
+        self.declined |= guilty
+        self._both(event)
+        assert guilty <= set(event.declined)
+        if machine.exchange is None:
+            others = event.fleet.keys() - set(event.declined)
+            assert len(others) < max(1, machine.policy.least(len(others)))
+        else:
+            assert (machine.exchange.number, machine.exchange.replies) == (0, {})
+            assert not guilty & set(machine.exchange.tasks)
+
     @rule()
     def crash(self) -> None:
         self.shaken.crash()

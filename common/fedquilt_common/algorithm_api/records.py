@@ -150,6 +150,8 @@ class Declaration:
             ones.
         private_memory: whether clients keep arrays in ``ClientContext.memory`` from task to task. A board that is
             lost takes them along. None: unknown.
+        sends_memory: whether what clients send depends on that memory, and so on when they were asked before. Central
+            differential privacy then counts without amplification by sampling. No matter without private memory.
         public: whether the algorithm uses the public samples (``data.public``). Without that, a run that has some logs
             a warning. None: unknown.
         measures_norms: clients measure the statistics of static batch norms (``Learner.statistics``). Without that, an
@@ -166,6 +168,7 @@ class Declaration:
     sub_models: Literal["none", "averaged", "separate"] = "none"
     tests_updates: bool = False
     private_memory: bool | None = None
+    sends_memory: bool = True
     public: bool | None = None
     measures_norms: bool = False
 

@@ -27,7 +27,7 @@ class Ditto(FedAvg):
     """
 
     declares: ClassVar[Declaration] = Declaration(
-        holdout=0.25, privacy="", pooled="", private_memory=True, public=False
+        holdout=0.25, privacy="", pooled="", private_memory=True, sends_memory=False, public=False
     )
 
     lambda_: float

@@ -6,11 +6,11 @@ section 4.2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 from fedquilt_common.aggregation.client_evaluation import evaluation_reply
-from fedquilt_common.algorithm_api import ClientContext, Reply, Task, TrainingResult
+from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, Task, TrainingResult
 from fedquilt_common.algorithms.families.private_head import PrivateHead
 from fedquilt_common.submodels.heads import Head, drop_arrays, pick_arrays
 from fedquilt_common.types import Arrays, Examples
@@ -28,6 +28,8 @@ class FedBABU(PrivateHead):
         tune_epochs: epochs of fine-tuning before each evaluation.
         tunes: what is fine-tuned: the head, or the whole model.
     """
+
+    declares: ClassVar[Declaration] = replace(PrivateHead.declares, sends_memory=False)
 
     tune_epochs: int = 10
     tunes: Literal["head", "whole"] = "head"

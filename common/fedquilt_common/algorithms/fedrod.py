@@ -38,6 +38,7 @@ class FedROD(FedAvg):
         privacy="its loss uses the counts of the client's classes",
         pooled="",
         private_memory=True,
+        sends_memory=False,
         public=False,
     )
 

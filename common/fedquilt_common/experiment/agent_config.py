@@ -6,12 +6,12 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment.section import KIB, MIB, Section, Size
+from fedquilt_common.experiment.section import MemorySize, Section
 from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.rejections import MISSING, Problem, list_problems
 from fedquilt_common.wire.message_base import MAX_CLIENTS, Name, Workers
@@ -40,8 +40,8 @@ class AgentConfig(Section):
     site: Name | None = None
     workers: Workers = 1
     threads: int = Field(1, ge=1, le=1024)
-    memory: Annotated[Size, Field(ge=MIB)] | None = None
-    budget: Annotated[Size, Field(ge=KIB)] | None = None
+    memory: MemorySize | None = None
+    budget: MemorySize | None = None
     profile: Literal["open", "private"] = "open"
     max_epsilon: float | None = Field(None, alias="max-epsilon", gt=0)
     max_delta: float | None = Field(None, alias="max-delta", gt=0, lt=1)

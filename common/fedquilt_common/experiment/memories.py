@@ -30,3 +30,14 @@ def find_memories(experiment: Experiment, declared: bool | None) -> Iterator[str
         yield "what was spent of each client's privacy (privacy.mode = local)"
     if experiment.secure_aggregation:
         yield "the secrets of secure aggregation (secure_aggregation)"
+
+
+def remembers(experiment: Experiment, declared: bool | None, *, sends: bool) -> bool:
+    """Return whether what a client sends may depend on the rounds in which it was asked before.
+
+    Args:
+        experiment: the experiment.
+        declared: what its algorithm declares as ``private_memory``.
+        sends: what it declares as ``sends_memory``.
+    """
+    return (declared is not False and sends) or any(training.keep_optimiser for _, training in experiment.trainings())

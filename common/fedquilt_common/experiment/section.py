@@ -38,7 +38,7 @@ Many: Final = BeforeValidator(_as_list)
 """Accepts a single entry for a list of one."""
 
 
-KIB, MIB = 1 << 10, 1 << 20
+MIB: Final = 1 << 20
 
 
 def _check_size(value: Any, parse: ValidatorFunctionWrapHandler) -> Any:
@@ -52,6 +52,16 @@ def _check_size(value: Any, parse: ValidatorFunctionWrapHandler) -> Any:
 
 
 Size = Annotated[ByteSize, WrapValidator(_check_size)]
+
+
+def _check_memory(size: ByteSize) -> ByteSize:
+    if size < MIB:
+        raise PydanticCustomError("memory", "must be at least 1MiB; a number alone is in bytes, so write 512MiB")
+    return size
+
+
+MemorySize = Annotated[Size, AfterValidator(_check_memory), Field(json_schema_extra={"minimum": MIB})]
+"""Memory of a board, or for training: less than 1 MiB is a number without its unit."""
 MOST: Final = 1_000_000
 """The largest number of rounds, clients, epochs, samples and other things that an experiment counts."""
 Count = Annotated[int, Field(ge=1, le=MOST)]

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, JsonValue, model_validator
 
 from fedquilt_common.experiment.privacy_section import Privacy
-from fedquilt_common.experiment.section import KIB, MIB, Count, Gpus, Many, Section, Size, validation_error
+from fedquilt_common.experiment.section import MIB, Count, Gpus, Many, MemorySize, Section, Size, validation_error
 from fedquilt_common.rejections import Problem
 from fedquilt_common.types import OptimiserName, Precision
 from fedquilt_common.wire.chunks import LARGEST_CHUNK
@@ -339,7 +339,6 @@ class LinkSpec(Section):
         )  # fmt: skip
 
 
-Budgeted = Annotated[Size, Field(ge=KIB)]
 Level = Annotated[str, Field(min_length=1, max_length=64)]
 
 
@@ -371,8 +370,8 @@ class FleetLine(Section):
     kind: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=32)] = "generic"
     agents: Count = 1
     clients: Count
-    memory: Annotated[Size, Field(ge=MIB)] | None = None
-    budget: Annotated[tuple[Budgeted, ...], Many, Field(strict=False, min_length=1)] | None = None
+    memory: MemorySize | None = None
+    budget: Annotated[tuple[MemorySize, ...], Many, Field(strict=False, min_length=1)] | None = None
     fits: Annotated[tuple[Level, ...], Many, Field(strict=False, min_length=1)] | None = None
     uncertainty: Annotated[float, Field(ge=0)] = 0.0
     profile: Literal["open", "private"] = "open"

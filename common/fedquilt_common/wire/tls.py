@@ -43,7 +43,9 @@ _REFUSALS: Final = {
         "another authority has issued it", "Use the files that `fedquilt provision` wrote in this broker's federation",
     ),
     "CERTIFICATE_REQUIRED": (
-        "none was given", "Give the files that `fedquilt provision` wrote, with --cert and --key or in agent.yaml",
+        "none was given",
+        "Give it with --cert and --key: for a board, or in its agent.yaml, the files that `fedquilt provision` wrote; "
+        "for the coordinator those in federation/coordinator, and for `fedquilt watch` those in federation/watch",
     ),
     "UNSUPPORTED_CERTIFICATE": ("it is not a client's certificate", _RENEW),
 }  # fmt: skip

@@ -26,6 +26,7 @@ from fedquilt_server.round.events import (
     Command,
     Event,
     Finish,
+    Joined,
     Receipt,
     Replied,
     Send,
@@ -108,6 +109,8 @@ class Driver:
                 return self._restart_round(damage)
             if isinstance(event, Replied):
                 self._uplink.settle(event)
+            elif isinstance(event, Joined):
+                self._run.note_kind(event.profile.kind)
             self._carry_out(seq, commands)
         self._receipts.flush()
         return self._display.show_waiting(self._machine)

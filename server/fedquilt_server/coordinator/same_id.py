@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from fedquilt_common.wire.messages import AgentPresence
+from fedquilt_common.wire.messages import AgentPresence, ProfileMessage
 
 log = logging.getLogger(__name__)
 
@@ -15,6 +15,7 @@ SETTLE_SECONDS: Final = 10.0
 """Messages that arrive later than this after a replacement were sent after it."""
 _MOST_AGENTS: Final = 10_000
 _MOST_FORMER: Final = 4
+_NAMELESS: Final = ProfileMessage()
 _UNNAMED: Final = "a machine that does not report its name"
 
 
@@ -48,7 +49,7 @@ class SameId:
             return
         before, found.presence = found.presence, presence
         if _source(before) != _source(presence):
-            former = [(p, at) for p, at in found.former if _source(p) != _source(presence)]
+            former = [(p, at) for p, at in found.former if not _is_same(p, presence)]
             self._find(
                 found, lambda p, _: bool(p.instance) and p.instance == presence.instance != before.instance, before
             )
@@ -58,6 +59,9 @@ class SameId:
         """Note that an agent which started as ``boot`` has sent telemetry."""
         found = self._ids.get(agent)
         if found is not None and boot != found.presence.boot:
+            if not any(former.boot == boot for former, _ in found.former):  # it was replaced before this process began
+                unknown = found.presence.model_copy(update={"boot": boot, "instance": "", "profile": _NAMELESS})
+                found.former = [*found.former, (unknown, now)][-_MOST_FORMER:]
             self._find(found, lambda p, at: p.boot == boot and now - at >= SETTLE_SECONDS, found.presence)
 
     def start_listening(self, now: float) -> None:
@@ -77,6 +81,11 @@ class SameId:
             )
             log.warning("%s", reason)
             self._refuse(other.agent, reason)
+
+
+def _is_same(one: AgentPresence, other: AgentPresence) -> bool:
+    """Whether two presences are of one start of an agent; ``one`` may have no instance."""
+    return one.boot == other.boot and (not one.instance or one.instance == other.instance)
 
 
 def _source(presence: AgentPresence) -> tuple[str, int]:

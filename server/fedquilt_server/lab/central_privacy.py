@@ -22,7 +22,7 @@ from fedquilt_server.lab.context import RoundContext
 REPORT: Final = "central_privacy"
 """Name of what has been spent in ``State.report``."""
 _ACCOUNT: Final = "central_privacy/account"
-"""Name, in ``State.extra``, of the rounds that are paid for: noise, asked, clients and the clipping norm after each."""
+"""Name, in ``State.extra``, of the rounds that are paid for: noise, clients asked, drawn from, next clipping norm."""
 _ASKED: Final = "central_privacy/asked"
 """Name of the rounds in which each client was asked, uint8 of shape (rounds, clients)."""
 
@@ -39,11 +39,15 @@ class CentralPrivacy(AlgorithmWrapper):
         privacy: the budget, and the clipping norm of round 1.
         key: of the coordinator, in hex.
         experiment: digest of the experiment: noise that two experiments shared would tell their difference.
+        remembers: what clients send may depend on the rounds in which they were asked before. The models then tell who
+            took part, so sampling does not amplify: the noise is for a client that is asked in every round, and
+            ``epsilon`` is ``epsilon_known``.
     """
 
     privacy: Privacy
     key: str
     experiment: str
+    remembers: bool = False
 
     def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
         return self.inner.evaluate(_without_account(state), ctx)
@@ -69,20 +73,25 @@ class CentralPrivacy(AlgorithmWrapper):
         done = advance_full_round(inner, _equal_replies(tasks, mean))
         if not isinstance(done, State):
             raise RunFailedError("privacy.mode = central: the algorithm asks the clients again; choose another one")
-        spent = np.vstack([account, [noise, len(tasks), len(ctx.fleet), clip_after]])
+        spent = np.vstack([account, [noise, len(tasks), self._drawn_from(len(tasks), ctx), clip_after]])
         asked = np.vstack([_read_asked(state, ctx.clients), np.isin(np.arange(ctx.clients), sorted(tasks))])
         return self._with_account(done, spent, asked.astype(np.uint8), clip)
 
     def _noise(self, account: NDArray[np.float64], asked: int, ctx: ServerContext) -> float:
         """Return the noise of this round: that of the last one, unless the budget then pays for fewer rounds."""
         privacy, spent = self.privacy, _charges(account)
-        ahead = NoisyRounds(spent[-1].noise if spent else 0.0, asked, len(ctx.fleet), ctx.rounds - ctx.round + 1)
+        last, drawn_from = spent[-1].noise if spent else 0.0, self._drawn_from(asked, ctx)
+        ahead = NoisyRounds(last, asked, drawn_from, ctx.rounds - ctx.round + 1)
         if spent and central_epsilon([*spent, ahead], privacy.delta) <= privacy.epsilon:
             return ahead.noise
         try:
             return solve_central_noise(spent, privacy.epsilon, privacy.delta, ahead)
         except PrivacyBudgetError as error:
             raise RunFailedError(f"round {ctx.round}: {error}") from None
+
+    def _drawn_from(self, asked: int, ctx: ServerContext) -> int:
+        """Return the number of clients among which the accountant assumes that those asked are drawn."""
+        return asked if self.remembers else len(ctx.fleet)
 
     def _add_noise(
         self, tasks: Mapping[ClientId, Task], replies: Mapping[ClientId, Reply], round: int, clip: float, noise: float
@@ -119,9 +128,10 @@ class CentralPrivacy(AlgorithmWrapper):
         """
         privacy = self.privacy
         known = [[NoisyRounds(row[0], 1, 1) for row in account[rounds > 0]] for rounds in asked.T]
+        epsilon_known = max(central_epsilon(rounds, privacy.delta) for rounds in known)
         spent = {
-            "epsilon": central_epsilon(_charges(account), privacy.delta),
-            "epsilon_known": max(central_epsilon(rounds, privacy.delta) for rounds in known),
+            "epsilon": epsilon_known if self.remembers else central_epsilon(_charges(account), privacy.delta),
+            "epsilon_known": epsilon_known,
             "budget": privacy.epsilon,
             "delta": privacy.delta,
             "noise": float(account[-1, 0]),
@@ -137,7 +147,7 @@ def _equal_replies(tasks: Mapping[ClientId, Task], mean: Arrays) -> dict[ClientI
 
 
 def _read_account(state: State) -> NDArray[np.float64]:
-    """Return the account, one row for each round: noise, asked, clients, and the clipping norm after it."""
+    """Return the account, one row for each round: noise, asked, drawn from, and the clipping norm after it."""
     if _ACCOUNT not in state.extra:
         return np.zeros((0, 4))
     return np.ascontiguousarray(state.extra[_ACCOUNT]).view(np.float64)

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from fedquilt_common.algorithm_api import declaration_of, half_precision_problem, pooling_problem
 from fedquilt_common.experiment.sections import Schedule, Training
+from fedquilt_common.user_imports import suggest
 from fedquilt_server.lab.workbench import Workbench
 
 
 def warn_about_run(bench: Workbench) -> list[str]:
     """Return the warnings of an experiment that passed its checks, each with the key that it is about."""
     learning = [*_warn_about_models(bench), *_warn_about_trainings(bench)] if bench.learns else []
-    return [warning for warning in (*learning, _warn_about_sums(bench), _warn_about_public(bench)) if warning]
+    others = (_warn_about_sums(bench), _warn_about_public(bench), _warn_about_sampling(bench))
+    return [warning for warning in (*learning, *others) if warning]
+
+
+def warn_about_kind(bench: Workbench, kind: str) -> str:
+    """Return that boards of a kind train the smallest sub-model as the algorithm does not list it; empty if it does."""
+    algorithm = bench.algorithm()
+    widths = getattr(algorithm, "widths", None) if declaration_of(algorithm).sub_models != "none" else None
+    if not isinstance(widths, Mapping) or kind in widths:
+        return ""
+    return (
+        f"boards of the kind '{kind}' train the smallest sub-model, because algorithm.widths does not list them; "
+        f"{suggest(kind, widths)}"
+    )
 
 
 def _warn_about_models(bench: Workbench) -> Iterator[str]:
@@ -51,6 +65,16 @@ def _warn_about_sums(bench: Workbench) -> str:
         return ""
     name = bench.experiment.algorithm.name
     return f"exact_sums: the replies to '{name}' travel one by one, and no relay adds them up: {reason}"
+
+
+def _warn_about_sampling(bench: Workbench) -> str:
+    """Return that sampling does not amplify central privacy; empty if it does or there is none."""
+    if bench.experiment.central_privacy is None or not bench.clients_remember:
+        return ""
+    return (
+        f"privacy.mode = central: what clients of '{bench.experiment.algorithm.name}' send may depend on when they "
+        "were asked before, so sampling does not amplify, and the noise is for a client that is asked in every round"
+    )
 
 
 def _warn_about_public(bench: Workbench) -> str:

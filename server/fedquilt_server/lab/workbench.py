@@ -23,6 +23,7 @@ from fedquilt_common.datasets.public import digest_samples
 from fedquilt_common.datasets.sensor_noise import check_inputs
 from fedquilt_common.datasets.shares import take_samples
 from fedquilt_common.errors import ExperimentError, PrivacyBudgetError
+from fedquilt_common.experiment.memories import remembers
 from fedquilt_common.experiment.sections import BatchAugment, Model
 from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.models import advise_against_batch_norm
@@ -283,11 +284,18 @@ class Workbench(ExperimentTools):
             raise ExperimentError(f"data.form has no test samples, {who}; give data.set instead of it, or {advice}")
         raise ExperimentError(f"data.set = {data.set}: it has no test samples, {who}; give it some, or {advice}")
 
+    @property
+    def clients_remember(self) -> bool:
+        """Whether what a client sends may depend on the rounds in which it was asked before."""
+        declared = declaration_of(self.algorithm())
+        return remembers(self.experiment, declared.private_memory, sends=declared.sends_memory)
+
     def _check_central_privacy(self) -> None:
         central, part = self.experiment.central_privacy, self.experiment.participation
         if central is None:
             return
-        whole = NoisyRounds(0.0, part.per_round, self.experiment.data.clients, self.experiment.rounds)
+        clients = part.per_round if self.clients_remember else self.experiment.data.clients
+        whole = NoisyRounds(0.0, part.per_round, clients, self.experiment.rounds)
         try:
             solve_central_noise([], central.epsilon, central.delta, whole)
         except PrivacyBudgetError as error:

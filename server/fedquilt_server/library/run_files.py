@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedquilt_common.rejections import list_problems
 from fedquilt_server.history.log_files import read_tail
+from fedquilt_server.runs.run_folder import is_in_use
 from fedquilt_server.status.coverage import Coverage
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.run_event import RunEvent
@@ -64,7 +65,7 @@ def iterate_rows(path: Path, kind: type[Row], notes: list[str]) -> Iterator[Row]
     """Yield the rows of a CSV file whose first line names the columns; further columns are ignored.
 
     The file may be larger than the memory, so rows are yielded one by one. A last line without an end is ignored: it is
-    being written, or a killed process has left it.
+    being written, or a killed process has left it. Once the run has ended, a note says so.
 
     Args:
         path: the file; without it there are no rows.
@@ -72,6 +73,17 @@ def iterate_rows(path: Path, kind: type[Row], notes: list[str]) -> Iterator[Row]
         notes: gets a sentence for each of the first damaged rows, and their number.
     """
     yield from _make_rows(path, notes, _csv_lines, partial(_make_row, kind))
+    if _is_cut(path) and not is_in_use(path.parent):
+        notes.append(f"{path}: its last line has no end, so it is left out; further lines may be missing")
+
+
+def _is_cut(path: Path) -> bool:
+    """Whether the last line of a file has no end."""
+    try:
+        with path.open("rb") as file:
+            return file.seek(0, io.SEEK_END) > 0 and file.seek(-1, io.SEEK_END) >= 0 and file.read(1) != b"\n"
+    except OSError:
+        return False
 
 
 def iterate_latest_rows(

@@ -76,7 +76,7 @@ class BoardHistory:
         boards: totals of each board, in natural order.
         client_accuracy: client -> accuracy of its last accepted reply that reports one.
         latest: the rows of the last ``LATEST_ROUNDS`` rounds.
-        has_replies: whether the run has a file of replies.
+        has_replies: whether the run has a file of replies that is not empty.
         notes: what is wrong with the files.
     """
 
@@ -105,7 +105,11 @@ def read_boards(folder: Path) -> BoardHistory:
             boards[state.agent].take_state(state)
     ordered = sorted(boards.values(), key=lambda board: natural_key(board.board))
     latest = tuple(row for number in sorted(rounds) for row in rounds[number])
-    return BoardHistory(tuple(ordered), accuracy, latest, (folder / REPLIES).is_file(), tuple(notes))
+    return BoardHistory(tuple(ordered), accuracy, latest, _has_content(folder / REPLIES), tuple(notes))
+
+
+def _has_content(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
 
 
 def _keep_latest(rounds: dict[int, list[ReplyRow]], row: ReplyRow) -> None:

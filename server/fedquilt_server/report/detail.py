@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fedquilt_common.learning_tasks.metrics import Metric
@@ -15,7 +15,7 @@ from fedquilt_server.report.mean_deviation import mean_deviation, quantiles
 from fedquilt_server.report.table import Cell, Column, ReportTable
 from fedquilt_server.status.coverage import Coverage, LayerCoverage
 from fedquilt_server.status.problems import natural_key
-from fedquilt_server.status.run_file_names import COVERAGE
+from fedquilt_server.status.run_file_names import COVERAGE, REPLIES, RESULT
 from fedquilt_server.status.scores import choose_metric
 
 
@@ -39,8 +39,20 @@ class RunDetail:
 def read_detail(group: RunGroup, run: RecordedRun, notes: list[str]) -> RunDetail:
     """Read the optional files of a run; ``notes`` gets what is wrong with them."""
     history = read_boards(run.folder)
-    notes += history.notes
+    notes += [*history.notes, *_missing_replies(run, history)]
     return RunDetail(group.name, run, history, read_coverage(run.folder / COVERAGE, notes))
+
+
+def _missing_replies(run: RecordedRun, history: BoardHistory) -> Iterator[str]:
+    """Yield that a finished run has fewer replies in ``replies.csv`` than its rounds counted."""
+    if run.status != "finished" or run.result is None or not history.has_replies:
+        return
+    counted = sum(row.replies for row in run.result.rounds)
+    if (found := sum(board.outcomes["accepted"] for board in history.boards)) < counted:
+        yield (
+            f"{run.folder / REPLIES} has {found} accepted replies and {RESULT} {counted}: lines are missing, also "
+            "in the tables of boards"
+        )
 
 
 @dataclass(frozen=True)
@@ -120,7 +132,8 @@ def board_table(details: Sequence[RunDetail]) -> ReportTable:
     )  # fmt: skip
     rows = tuple(
         (one.group, one.run.seed, board.board,
-         *(board.outcomes[outcome] for outcome in ("accepted", "late", "rejected", "missing")),
+         *(board.outcomes[outcome] if one.history.has_replies else None
+           for outcome in ("accepted", "late", "rejected", "missing")),
          board.train_seconds, board.bytes, board.memory_peak, board.train_joules, board.joules, board.power_source,
          board.temperature)
         for one in details for board in one.history.boards

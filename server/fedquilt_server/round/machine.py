@@ -395,6 +395,6 @@ class Machine:
         self._silent, self._declined = set(), set(event.declined)
         self._counts.restart(event.opened_at, event.outcomes)
         fleet = {client: profile for client, profile in event.fleet.items() if client not in self._declined}
-        if len(fleet) < self.policy.least(self.policy.clients - len(self._declined)):
+        if len(fleet) < max(1, self.policy.least(len(fleet))):  # without those who spoiled a sum
             return self._start_if_ready(event.at)
         return self._open_round(event.at, event.opened_at, fleet)

@@ -57,7 +57,8 @@ def make_server_half(
         return ExactRounds(algorithm, experiment.wire.down, grouped)
     if experiment.central_privacy is not None:
         digest = hashlib.sha256(experiment.model_dump_json().encode()).hexdigest()
-        return CentralPrivacy(algorithm, experiment.central_privacy, find_key(folder / KEY_FOLDER), digest)
+        key = find_key(folder / KEY_FOLDER)
+        return CentralPrivacy(algorithm, experiment.central_privacy, key, digest, workbench.clients_remember)
     return algorithm
 
 

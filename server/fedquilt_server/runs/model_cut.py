@@ -48,6 +48,14 @@ def note_models(workbench: Workbench, journal: Journal, others: Sequence[str] = 
     journal.set_meta(_CUT, found.model_dump_json())
 
 
+def add_warning(journal: Journal, warning: str) -> None:
+    """Store and log a further warning, once in a run."""
+    warnings = read_model_warnings(journal)
+    if warning not in warnings:
+        journal.set_meta(_WARNING, json.dumps([*warnings, warning]))
+        log.warning("%s", warning)
+
+
 def _describe(found: ModelCut) -> str:
     kept = [f"{name} is {reason}" for name, reason in found.kept_whole.items()]
     more = f"; and {len(kept) - _SHOWN} more in result.json" if len(kept) > _SHOWN else ""

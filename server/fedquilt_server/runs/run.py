@@ -23,6 +23,7 @@ from fedquilt_common.wire.messages import RunMessage
 from fedquilt_server.history.history import FinishedRound, History
 from fedquilt_server.history.privacy_book import privacy_rows
 from fedquilt_server.lab.delivery import Delivery, prepare_delivery
+from fedquilt_server.lab.run_warnings import warn_about_kind
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.round.events import Checkpoint, Command, Event, Resumed
 from fedquilt_server.round.machine import Machine
@@ -31,7 +32,7 @@ from fedquilt_server.runs.checkpoints import Checkpoints
 from fedquilt_server.runs.evaluation import TimedScores, evaluate
 from fedquilt_server.runs.journal import StoredCheckpoint
 from fedquilt_server.runs.machine_setup import first_state, make_context, make_policy, make_server_half
-from fedquilt_server.runs.model_cut import note_models, read_model_cut, read_model_warnings
+from fedquilt_server.runs.model_cut import add_warning, note_models, read_model_cut, read_model_warnings
 from fedquilt_server.runs.result_files import ResultFiles, round_result, score_fields, write_model
 from fedquilt_server.runs.run_folder import RunFolder
 from fedquilt_server.runs.run_results import make_result
@@ -61,6 +62,8 @@ OVERLAP_SECONDS: Final = 0.25
 ALIVE_SECONDS: Final = 10.0
 """After a kill, this much of the coordinator's time may count as time in which it did not run."""
 
+_MOST_KINDS: Final = 8
+"""Kinds of boards that are checked; boards name their own kind."""
 KEPT_SINGLY: Final = (
     "exact_sums: with --keep-replies, replies travel one by one, and no relay adds them up, because each is kept"
 )
@@ -123,7 +126,7 @@ class ActiveRun:
             self.checkpoints = Checkpoints(self.folder, self._first_state, keep_replies=keep_replies)
             self.folder.claim()
             self._left_at = self.folder.continue_clock() if self.folder.epoch > 1 else math.inf
-            self._alive_at, self._idle_memory = -math.inf, 0
+            self._alive_at, self._idle_memory, self._kinds = -math.inf, 0, set[str]()
             results = self.folder.journal.results()
             self._read_costs(results)
             self.machine = self._make_machine()
@@ -339,6 +342,13 @@ class ActiveRun:
     def _sub_models(self, state: State) -> dict[str, SubModelCost]:
         costs = self.workbench.sub_model_costs(state) if state.parts or state.apart else {}
         return {level: SubModelCost(params=cost.params, flops=cost.flops) for level, cost in costs.items()}
+
+    def note_kind(self, kind: str) -> None:
+        """Warn of a kind of board that the algorithm does not list, once in a run."""
+        if kind not in self._kinds and len(self._kinds) < _MOST_KINDS:
+            self._kinds.add(kind)
+            if warning := warn_about_kind(self.workbench, kind):
+                add_warning(self.folder.journal, warning)
 
     def finish(self, boards: Sequence[BoardStatus]) -> None:
         """Write the final model and the last result files, and record that the run is finished."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import shutil
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,7 @@ from fedquilt_common.experiment.experiment import Experiment, dump_experiment
 from fedquilt_common.files.digests import DigestKind, kind_of
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import write_durably
-from fedquilt_common.files.locking import is_locked, lock_folder
+from fedquilt_common.files.locking import LOCK, is_locked, lock_folder
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.begun_mark import BegunMark, check_mark, mark_path, read_mark, write_mark
 from fedquilt_server.runs.blob_store import BLOBS, BlobStore
@@ -68,6 +68,24 @@ def inspect_folder(path: Path) -> FolderState:
     return FolderState(begun, peek_meta(journal, "experiment"), peek_meta(journal, "finished") is not None)
 
 
+def check_foreign_files(path: Path) -> None:
+    """Check that a folder is new, empty or that of a run: a run would replace files with the names of its own.
+
+    Hidden files do not count; a volume may hold ``lost+found``.
+
+    Raises:
+        RunFolderError: it holds other files.
+    """
+    if any((path / name).exists() for name in (JOURNAL, LOCK, SIMULATION_LOCK)) or mark_path(path).exists():
+        return
+    with suppress(FileNotFoundError, NotADirectoryError):
+        others = sorted(one.name for one in path.iterdir() if not one.name.startswith(".") and one.name != "lost+found")
+        if others:
+            raise RunFolderError(
+                f"{path} holds other files and no run, such as {others[0]}: choose an --out that is new or empty"
+            )
+
+
 class RunFolder:
     """One run on disk: created, or opened again if ``resume`` is set and the folder holds this experiment's run.
 
@@ -79,8 +97,8 @@ class RunFolder:
         started_at: Unix time in seconds at which the run was created.
 
     Raises:
-        RunFolderError: the folder holds a run that has begun and ``resume`` is off, or another experiment's run; or it
-            is damaged or cannot be written.
+        RunFolderError: the folder holds a run that has begun and ``resume`` is off, another experiment's run, or other
+            files; or it is damaged or cannot be written.
         FolderInUseError: another process works in the folder.
     """
 
@@ -181,6 +199,7 @@ def _check_folder(path: Path, yaml: str, *, resume: bool) -> bool:
     Raises:
         RunFolderError: the folder is not for this start.
     """
+    check_foreign_files(path)
     before = inspect_folder(path)
     if before.begun and not resume:
         raise RunFolderError(f"{path} already holds a run: resume it with --resume, or choose another --out")

@@ -15,7 +15,7 @@ from fedquilt_common.experiment.experiment import Experiment, dump_experiment
 from fedquilt_common.process.python_path import python_path_variable
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
 from fedquilt_server.runs.other_experiment import CHOOSE, name_other_experiment
-from fedquilt_server.runs.run_folder import inspect_folder
+from fedquilt_server.runs.run_folder import check_foreign_files, inspect_folder
 from fedquilt_server.simulate.child_process import ChildSpec
 from fedquilt_server.simulate.mosquitto import free_port
 from fedquilt_server.simulate.secure_listener import SecureListener
@@ -131,7 +131,7 @@ def make_plan(
         python_path: folders with a user's packages, as in ``SimulationPlan``.
 
     Raises:
-        RunFolderError: the folder holds a finished run, or a run of another experiment.
+        RunFolderError: the folder holds a finished run, a run of another experiment, or other files.
         ExperimentError: the agents need samples of their own.
         PortInUseError: another program uses the port.
         PageAddressError: this machine cannot listen on the port.
@@ -141,6 +141,7 @@ def make_plan(
             "data.delivery = own: the agents that `simulate` starts have no samples of their own; run `fedquilt "
             "coordinator`, and `fedquilt agent --data CLIENT=FILE` on each board"
         )
+    check_foreign_files(folder)
     before, yaml = inspect_folder(folder), dump_experiment(experiment)
     if before.experiment is not None and before.experiment != yaml:
         raise RunFolderError(f"{name_other_experiment(folder, before.experiment, yaml)}: {CHOOSE}")

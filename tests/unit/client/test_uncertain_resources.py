@@ -53,7 +53,7 @@ def test_a_task_makes_the_pool_of_levels_once(monkeypatch: pytest.MonkeyPatch) -
 
 def test_levels_and_budgets_follow_their_schedule() -> None:
     assert [fitting(context(round, fits=["M1", "S2"]))[-1] for round in (1, 2, 3)] == ["M1", "S2", "M1"]
-    found = [len(fitting(context(round, budget=["1GiB", "1KiB"]))) for round in (1, 2, 3)]
+    found = [len(fitting(context(round, budget=["1GiB", "1MiB"]))) for round in (1, 2, 3)]
     assert found == [5, 0, 5]
 
 
@@ -86,7 +86,7 @@ def test_only_a_budget_that_never_changes_is_the_agents_own() -> None:
         ({"budget": "8MiB", "fits": "M1"}, "budget is given, too"),
         ({"uncertainty": 0.1}, "set budget or fits"),
         ({"fits": []}, "at least 1"),
-        ({"budget": [1]}, "greater than or equal to 1024"),
+        ({"budget": [1]}, "must be at least 1MiB"),
     ],
 )
 def test_contradictory_lines_are_refused(line: dict[str, Any], reason: str) -> None:

@@ -210,6 +210,28 @@ def test_two_starts_that_report_at_the_same_time_are_two_agents(world: ClaimsWor
     assert world.reasons == [TWO]
 
 
+def test_an_agent_that_was_replaced_before_the_coordinator_began_is_noticed(world: ClaimsWorld) -> None:
+    """The broker keeps one presence only; the other agent still sends telemetry."""
+    world.say("a", [0], 9, instance="two")
+    world.claims.note_message("a", 5)  # it may have been under way while the agent restarted
+    assert world.reasons == []
+    world.listen(12, speaking=["a"])
+    world.claims.note_message("a", 9)
+    assert world.reasons == []
+    for boot in (5, 9, 5):
+        world.claims.note_message("a", boot)
+    assert world.reasons == [TWO]
+
+
+def test_telemetry_that_overtakes_a_presence_is_of_one_agent(world: ClaimsWorld) -> None:
+    world.say("a", [0], 5, instance="one")
+    world.claims.note_message("a", 9)
+    world.say("a", [0], 9, instance="one")
+    world.listen(30, speaking=["a"])
+    world.claims.note_message("a", 9)
+    assert world.reasons == []
+
+
 def test_a_board_that_lost_its_state_folder_is_one_agent(world: ClaimsWorld) -> None:
     world.say("a", [0], 5, instance="one")
     world.say("a", [0], 9, instance="two")

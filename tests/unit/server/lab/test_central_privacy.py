@@ -142,6 +142,18 @@ def test_who_knows_the_participants_learns_more() -> None:
     assert rounds < ROUNDS
 
 
+def test_clients_that_remember_pay_for_each_round_in_which_they_are_asked() -> None:
+    """Then the models tell who took part, so the secret draw does not amplify."""
+    private, state, usual = replace(algorithm(), remembers=True), start(), run()
+    for number in range(1, ROUNDS + 1):
+        _, state = play(private, stored(state), number)
+    spent = state.report[REPORT]
+    whole = central_epsilon([NoisyRounds(spent["noise"], 1, 1, ROUNDS)], PRIVACY.delta)
+    assert 19.9 < whole <= 20.0  # a client that is asked in every round stays within the budget
+    assert spent["noise"] > usual[-1][1].report[REPORT]["noise"]
+    assert spent["epsilon"] == spent["epsilon_known"] < 20.0
+
+
 def test_the_algorithm_keeps_its_own_state() -> None:
     private = algorithm(name="fedopt")
     first = private.init(start().arrays, replace(context(0), tools=_Parameters()))  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.models.static_norm import StaticBatchNorm
-from fedquilt_server.lab.run_warnings import warn_about_run
+from fedquilt_server.lab.run_warnings import warn_about_kind, warn_about_run
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.runs.run import ActiveRun
 
@@ -55,10 +55,12 @@ def bench(
     algorithm: dict[str, Any] | None = None,
     training: dict[str, Any] | None = None,
     data: dict[str, Any] | None = None,
+    privacy: dict[str, Any] | None = None,
     **params: Any,
 ) -> Workbench:
     raw = {"name": "x", "data": {"set": "digits", "clients": 2, **(data or {})}, "training": training or {},
-           "model": {"name": model, **params}, "algorithm": algorithm or {"name": "fedavg"}}  # fmt: skip
+           "model": {"name": model, **params}, "algorithm": algorithm or {"name": "fedavg"},
+           "privacy": privacy}  # fmt: skip
     return Workbench(Experiment.model_validate(raw))
 
 
@@ -145,3 +147,27 @@ def test_public_samples_that_nobody_uses_are_pointed_out(algorithm: str, public:
     assert [text.startswith(f"data.public: '{algorithm}' does not use public samples") for text in warnings] == (
         [True] * warned
     )
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kind", "warning"),
+    [
+        ({"name": "heterofl"}, "generic", "boards of the kind 'generic' train the smallest sub-model"),
+        ({"name": "heterofl", "widths": {"strong": 1.0, "medium": 0.5}}, "strng", r"did you mean 'strong'\?"),
+        ({"name": "heterofl"}, "weak", "^$"),
+        ({"name": "fedavg"}, "generic", "^$"),
+        ({"name": "adaptivefl", "starts": [1]}, "generic", "^$"),
+    ],
+)
+def test_kinds_that_widths_do_not_list_are_pointed_out(algorithm: dict[str, Any], kind: str, warning: str) -> None:
+    assert re.search(warning, warn_about_kind(bench("mlp", algorithm), kind))
+
+
+@pytest.mark.parametrize(
+    ("name", "training", "warns"), [("fedavg", {}, 0), ("fedper", {}, 1), ("fedavg", {"keep_optimiser": True}, 1)]
+)
+def test_clients_that_remember_get_no_amplification(name: str, training: dict[str, Any], warns: int) -> None:
+    privacy = {"mode": "central", "epsilon": 900.0, "delta": 0.02, "clip": 1.0}
+    made = bench("mlp", {"name": name}, {"momentum": 0.9, **training}, {"clients": 40, "holdout": 0.0}, privacy=privacy)
+    found = [warning for warning in warn_about_run(made) if "sampling does not amplify" in warning]
+    assert len(found) == warns

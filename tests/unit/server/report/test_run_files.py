@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.support.recorded_runs import START, reply, write_table
 
+from fedquilt_common.files.locking import lock_folder
 from fedquilt_server.library.run_files import ReplyPhases, iterate_rows, read_coverage, reply_phases
 from fedquilt_server.report.board_totals import LATEST_ROUNDS, read_boards
 from fedquilt_server.status.reply_row import ReplyRow
@@ -58,8 +59,12 @@ def test_a_last_line_without_an_end_is_ignored(tmp_path: Path) -> None:
     """A number at its end may lack digits."""
     path = write_table(tmp_path / "replies.csv", [reply("a", 0, 1), reply("b", 1, 1)])
     path.write_text(path.read_text().rstrip("\n"))
-    rows, notes = read(path)
-    assert ([row.agent for row in rows], notes) == (["a"], [])
+    with lock_folder(tmp_path):
+        rows, notes = read(path)
+        assert ([row.agent for row in rows], notes) == (["a"], [])
+    rows, notes = read(path)  # nobody is writing it
+    assert [row.agent for row in rows] == ["a"]
+    assert notes == [f"{path}: its last line has no end, so it is left out; further lines may be missing"]
 
 
 def test_many_damaged_rows_are_counted(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from fedquilt_server.runs.journal import Traffic
 from fedquilt_server.runs.reply_files import reply_name
 from fedquilt_server.runs.run import ActiveRun, SavedRound
 from fedquilt_server.runs.run_folder import inspect_folder
+from fedquilt_server.simulate.plan import make_plan
 from fedquilt_server.status.results import Ending, Result
 from fedquilt_server.status.snapshot import BoardStatus
 from fedquilt_server.tools.bench import bench_experiment
@@ -110,6 +111,17 @@ def test_a_new_folder(tmp_path: Path) -> None:
         assert run.restore() == []
         assert list(run.events_since_checkpoint()) == []
     assert (inspect_folder(folder).begun, inspect_folder(folder).experiment) == (False, dump_experiment(EXPERIMENT))
+
+
+@pytest.mark.parametrize("name", ["experiment.yaml", "notes.txt"])
+def test_a_folder_with_other_files_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("# my own\n")
+    (tmp_path / ".hidden").touch()
+    with pytest.raises(RunFolderError, match=rf"holds other files and no run, such as {name}: choose an --out"):
+        ActiveRun(EXPERIMENT, tmp_path, resume=False)
+    with pytest.raises(RunFolderError, match="holds other files and no run"):
+        make_plan(EXPERIMENT, tmp_path)
+    assert (tmp_path / name).read_text() == "# my own\n"
 
 
 def test_a_folder_with_a_run_is_taken_up_only_when_asked(tmp_path: Path) -> None:
