@@ -154,7 +154,8 @@ __all__ = [
     "FederationInUseError", "FolderInUseError", "ForbiddenImportError", "ImageError", "ManualStepsError",
     "MissingMemberError", "NoGlobalModelError", "NotFiniteError", "PackageMissingError", "PageUnreachableError",
     "PayloadError", "PrivacyBudgetError", "ProtocolError", "ProtocolVersionError", "RayClusterError", "RayNodeError",
-    "RepeatedMemberError", "RunFailedError", "RunFolderError", "SliceError", "SpoiledSumError", "SumMismatchError", "SumOverflowError",
+    "RepeatedMemberError", "RunFailedError", "RunFolderError", "SliceError", "SpoiledSumError", "SumMismatchError",
+    "SumOverflowError",
     "TrainingDivergedError", "UncuttableModelError", "UnknownNameError", "UnsupportedPrecisionError",
     "UpgradeFailedError",
 ]  # fmt: skip
