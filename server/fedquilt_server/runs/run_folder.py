@@ -86,6 +86,18 @@ def check_foreign_files(path: Path) -> None:
             )
 
 
+def claim_folder(path: Path) -> None:
+    """Create a run's folder before anything of the run is in it.
+
+    Raises:
+        RunFolderError: it holds other files.
+        OSError: it cannot be written.
+    """
+    check_foreign_files(path)
+    path.mkdir(parents=True, exist_ok=True)
+    (path / LOCK).touch()
+
+
 class RunFolder:
     """One run on disk: created, or opened again if ``resume`` is set and the folder holds this experiment's run.
 

@@ -21,6 +21,7 @@ from fedquilt_common.process.exits import describe_exit
 from fedquilt_common.process.python_path import python_path_variable
 from fedquilt_common.process.signals import STOPPED_CODES
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress
+from fedquilt_server.runs.run_folder import claim_folder
 from fedquilt_server.simulate.mosquitto import free_port
 from fedquilt_server.simulate.status_poll import StatusPoll
 from fedquilt_server.status.run_file_names import EXPERIMENT, LOGS
@@ -108,6 +109,7 @@ class RunProcess:
         host: where it takes place.
 
     Raises:
+        RunFolderError: the folder holds no run but other files.
         OSError: the folder cannot be written.
     """
 
@@ -115,6 +117,7 @@ class RunProcess:
         self.run = run
         self.port = host.port or free_port()
         self.snapshot: Snapshot | None = None
+        claim_folder(run.folder)
         self._log = run.folder / LOGS / "sweep.log"
         self._log.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(run.folder / EXPERIMENT, dump_experiment(run.experiment))

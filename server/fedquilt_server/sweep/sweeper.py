@@ -93,7 +93,10 @@ class _Sweeper:
             run = self._plan.runs[index]
             try:
                 process = RunProcess(run, self._host)
-            except OSError as error:  # the others may still run
+            except RunFolderError as error:  # the others may still run
+                self._record(index, RunEnd("failed", str(error), error.exit_code))
+                continue
+            except OSError as error:
                 self._record(index, RunEnd("failed", f"{run.folder} cannot be used: {error}", RunFolderError.exit_code))
                 continue
             self._active[index] = process

@@ -100,6 +100,7 @@ def test_a_damaged_mark_is_written_again_and_the_epoch_never_goes_back(tmp_path:
 
 
 def test_a_process_killed_before_the_journal_existed_leaves_a_new_folder(tmp_path: Path) -> None:
+    lock_folder(tmp_path).close()
     (tmp_path / "experiment.yaml").write_text("half")
     with opened(tmp_path, resume=False) as run:
         assert run.folder.epoch == 1

@@ -23,7 +23,7 @@ from fedquilt_server.round.events import Checkpoint, Command, Event, Finish, Joi
 from fedquilt_server.runs.journal import Traffic
 from fedquilt_server.runs.reply_files import reply_name
 from fedquilt_server.runs.run import ActiveRun, SavedRound
-from fedquilt_server.runs.run_folder import inspect_folder
+from fedquilt_server.runs.run_folder import claim_folder, inspect_folder
 from fedquilt_server.simulate.plan import make_plan
 from fedquilt_server.status.results import Ending, Result
 from fedquilt_server.status.snapshot import BoardStatus
@@ -121,7 +121,17 @@ def test_a_folder_with_other_files_is_refused(name: str, tmp_path: Path) -> None
         ActiveRun(EXPERIMENT, tmp_path, resume=False)
     with pytest.raises(RunFolderError, match="holds other files and no run"):
         make_plan(EXPERIMENT, tmp_path)
+    with pytest.raises(RunFolderError, match="holds other files and no run"):
+        claim_folder(tmp_path)
     assert (tmp_path / name).read_text() == "# my own\n"
+
+
+def test_a_claimed_folder_is_that_of_a_run(tmp_path: Path) -> None:
+    """A sweep writes the experiment there before it starts the run."""
+    claim_folder(tmp_path / "new")
+    (tmp_path / "new" / "experiment.yaml").write_text(dump_experiment(EXPERIMENT))
+    with opened(tmp_path / "new", resume=False) as run:
+        assert run.folder.epoch == 1
 
 
 def test_a_folder_with_a_run_is_taken_up_only_when_asked(tmp_path: Path) -> None:
