@@ -204,7 +204,10 @@ def _join_secrets(
     if liars := sorted(members[position] for position in joiner.liars):
         log.warning("shares that %s sent do not fit together with the others and are left out", _name(liars))
     if wrong := sorted(told.keys() - secrets.keys()):
-        raise _spoiled_by(wrong if secrets else [])
+        is_sure = (
+            secrets and max(map(len, told.values())) > threshold
+        )  # without spare shares, a liar could accuse others
+        raise _spoiled_by(wrong if is_sure else [])
     return secrets
 
 

@@ -249,9 +249,11 @@ def test_who_shares_no_secret_that_can_be_joined_is_named(
     assert raised.value.clients == guilty
 
 
-def test_without_spare_shares_a_liar_is_not_found() -> None:
+@pytest.mark.parametrize("rows", [slice(None), slice(0, 1)])
+def test_without_spare_shares_a_liar_is_not_found(rows: slice) -> None:
+    """It could accuse another client by a wrong share of its secret alone."""
     with pytest.raises(SpoiledSumError, match="not known who sent wrong ones") as raised:
-        spoil(4, 4, UNMASK, garbled("shares", 2))
+        spoil(4, 4, UNMASK, garbled("shares", 2, rows=rows))
     assert raised.value.clients == ()
 
 
