@@ -27,6 +27,7 @@ NOT_MODELLED: Final = (
     "boards that share a machine and slow each other down more, or less, than in the recorded run",
     "boards that fail, leave or throttle, and clients that never replied in the recorded run",
     "algorithms that do not draw their clients uniformly",
+    "shares of secure aggregation, whose number grows with the square of the clients",
 )
 """What a forecast leaves out."""
 
