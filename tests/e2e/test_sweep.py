@@ -17,6 +17,7 @@ from tests.support.runs import EXPERIMENTS, HURRY, PATIENCE, recording_broker
 
 import fedquilt as fq
 from fedquilt_common import cli
+from fedquilt_server.runs.run_folder import claim_folder
 
 METHODS = f"""
 name: methods
@@ -83,7 +84,7 @@ def test_an_interrupted_sweep_resumes_and_skips_what_is_finished(tmp_path: Path)
     (tmp_path / "idle.yaml").write_text(UNTRAINED)
     words = ("idle.yaml", "--vary", "seed=1,2", "--out", "all", "--jobs", "1")
     first = tmp_path / "all" / "seed=1"
-    first.mkdir(parents=True)
+    claim_folder(first)
     (first / "run").symlink_to(first)  # where the gate looks for the journal
     gate = RoundGate(tmp_path / "gate")
     with sweeping(tmp_path, gate, *words) as process:
