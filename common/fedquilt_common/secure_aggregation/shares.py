@@ -11,10 +11,10 @@ from typing import Final
 
 from fedquilt_common.secure_aggregation.keys import join_shares
 
-_MOST_SETS: Final = 64
-"""Sets of shares tried for one secret. With 3 wrong shares of 40, of which 21 are needed, one set of ten is right."""
-_MOST_SETS_IN_ALL: Final = 512
-"""Sets tried for all secrets of a sum; joining 21 shares takes 60 ms."""
+_WORK: Final = 40_000
+"""Limits the sets that are tried for one secret: joining n shares takes time in n^2, 60 ms for 21 of them."""
+_SECRETS: Final = 4
+"""So many times as much is tried for all secrets of a sum together."""
 
 IsRight = Callable[[bytes], bool]
 
@@ -31,7 +31,7 @@ class ShareJoiner:
     threshold: int
     liars: set[int] = field(default_factory=set)
     _trusted: tuple[int, ...] = ()
-    _left: int = _MOST_SETS_IN_ALL
+    _tried: int = 0
 
     def join(self, shares: Mapping[int, bytes], is_right: IsRight) -> bytes | None:
         """Return a secret, or None if no set of shares that was tried gives it.
@@ -52,8 +52,9 @@ class ShareJoiner:
         """Yield sets of ``threshold`` positions: first the one that gave the secret before."""
         if self._trusted and set(self._trusted) <= set(positions):
             yield self._trusted
-        for chosen in islice(_draw_sets(positions, self.threshold), min(_MOST_SETS, self._left)):
-            self._left -= 1
+        most = _most_sets(self.threshold)
+        for chosen in islice(_draw_sets(positions, self.threshold), min(most, _SECRETS * most - self._tried)):
+            self._tried += 1
             yield chosen
 
     def _note_liars(self, shares: Mapping[int, bytes], right: tuple[int, ...], is_right: IsRight) -> None:
@@ -66,12 +67,20 @@ class ShareJoiner:
                 self.liars.add(position)
 
 
+def _most_sets(size: int) -> int:
+    """Return how many sets are tried for a secret: up to 10 shares all, if more than half of them are needed.
+
+    With 3 wrong shares of 40, of which 21 are needed, one set of ten is right, and 90 are tried.
+    """
+    return max(32, min(256, _WORK // size**2))
+
+
 def _draw_sets(positions: list[int], size: int) -> Iterator[tuple[int, ...]]:
     """Yield sets of positions in an order that is always the same: all of them if they are few, else random ones."""
     if len(positions) < size:
         return
     yield tuple(positions[:size])
-    if comb(len(positions), size) <= _MOST_SETS:
+    if comb(len(positions), size) <= _most_sets(size):
         yield from islice(combinations(positions, size), 1, None)
         return
     draw = random.Random(0)  # noqa: S311 - it only decides what is tried
