@@ -17,7 +17,6 @@ from fedquilt_common.error_messages import RESUME
 from fedquilt_common.errors import FedquiltError, RunFailedError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment_file import load_experiment
-from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.plurals import counted
 from fedquilt_common.process.file_limit import raise_file_limit
 from fedquilt_common.process.malloc import return_freed_memory
@@ -54,7 +53,6 @@ from fedquilt_server.run_options import (
 )
 from fedquilt_server.runs.page_address import PageAddress, note_page
 from fedquilt_server.runs.run import ActiveRun
-from fedquilt_server.runs.run_folder import claim_folder
 from fedquilt_server.runs.stop_request import StopRequest
 from fedquilt_server.sinks.opening import Mlflow, TensorBoard, open_sinks
 from fedquilt_server.status.console import print_message
@@ -109,8 +107,6 @@ def coordinator(
     loaded = load_experiment(experiment, set_ or ())
     assignments = _assignments_of(inventory or find_inventory(cert), federation)
     folder = out or Path("runs") / loaded.name
-    with report_disk_errors(folder):
-        claim_folder(folder)  # the page keeps its token there
     store, stop = StatusStore(Snapshot(connect=_agent_options(address, federation))), StopSignal()
     requests: queue.SimpleQueue[ControlRequest] = queue.SimpleQueue()
     access, shown_for = (choose_access(host, folder, public=public_page), linger) if page else (None, 0.0)

@@ -100,7 +100,8 @@ def test_a_board_shows_its_certificate(start: Start, mqtt: Mqtt, certs: Path) ->
     stranger.inbox.wait(lambda: stranger.losses)
     assert stranger.connections == []
     assert stranger.losses[0].reason == f"{address} refused this machine's certificate: none was given"
-    assert "--cert and --key" in stranger.losses[0].advice
+    advice = stranger.losses[0].advice
+    assert all(words in advice for words in ("--cert and --key", "federation/coordinator", "federation/watch"))
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain at TLS", "TLS at plain"])

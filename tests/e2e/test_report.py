@@ -23,6 +23,17 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
+def test_boards_of_a_kind_without_a_width_are_pointed_out(tmp_path: Path) -> None:
+    fleet = [{"kind": "hlaf", "agents": 1, "clients": 2}]
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({**SMALL, "rounds": 1, "fleet": fleet}))
+    assert warm.fedquilt("simulate", "tiny.yaml", "--out", "run", where=tmp_path).returncode == 0
+    warnings = fq.load_run(tmp_path / "run").result.warnings
+    assert [warning for warning in warnings if "hlaf" in warning] == [
+        "boards of the kind 'hlaf' train the smallest sub-model, because algorithm.widths does not list them; did you "
+        "mean 'half'?"
+    ]
+
+
 def test_runs_of_two_seeds_become_a_report_in_each_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(SMALL))
     for seed in (1, 2):

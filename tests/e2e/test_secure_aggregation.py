@@ -111,23 +111,22 @@ class LyingBoard:
         return (half.ctx.client, half.ctx.round) == (self.client, 2) and self.path.exists()
 
 
-def lying(folder: Path, client: int, array: str, quorum: int) -> LyingBoard:
-    folder.mkdir()
+def simulate_liar(folder: Path, client: int, array: str, quorum: int) -> Any:
+    """Simulate three rounds, in the second of which a client lies while the file ``lie`` exists; how that ended."""
     text = EXPERIMENT.format(rounds=3, algorithm="fedavg", deadline=60, secure="true")
     (folder / "secure.yaml").write_text(text.replace("quorum: 4", f"quorum: {quorum}"))
     (folder / "lie").touch()
-    return LyingBoard(folder / "lie", client, array)
+    liar = LyingBoard(folder / "lie", client, array)
+    with fedquilt("simulate", "secure.yaml", "--out", "run", where=folder, gate=liar) as process:
+        return finish(process)
 
 
 @pytest.mark.timeout(300)
 def test_a_client_that_spoils_a_sum_is_left_out(tmp_path: Path) -> None:
-    folder = tmp_path / "liar"
-    gate = lying(folder, 5, "commitment", quorum=4)
-    with fedquilt("simulate", "secure.yaml", "--out", "run", where=folder, gate=gate) as process:
-        done = finish(process)
+    done = simulate_liar(tmp_path, 5, "commitment", quorum=4)
     assert done.code == 0, done.err
-    assert [row["clients"] for row in result(folder)["rounds"]] == [6, 5, 5]
-    events = [json.loads(line) for line in (folder / "run" / "events.jsonl").read_text().splitlines()]
+    assert [row["clients"] for row in result(tmp_path)["rounds"]] == [6, 5, 5]
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     restarts = [event["text"] for event in events if event["kind"] == "round restarted"]
     assert restarts == ["Round 2 started again: client 5 shared wrong secrets, so the masks cannot be removed"]
 
@@ -135,16 +134,13 @@ def test_a_client_that_spoils_a_sum_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_a_run_resumes_after_a_sum_that_an_unknown_client_has_spoiled(tmp_path: Path) -> None:
     """Without spare shares, nobody can tell who lies; the run ends, but loses no more than the round."""
-    folder = tmp_path / "liar"
-    gate = lying(folder, 2, "shares", quorum=6)
-    with fedquilt("simulate", "secure.yaml", "--out", "run", where=folder, gate=gate) as process:
-        failed = finish(process)
+    failed = simulate_liar(tmp_path, 2, "shares", quorum=6)
     assert failed.code == 7, failed.err
     assert "not known who sent wrong ones. Find the board, and revoke or repair it" in " ".join(failed.err.split())
-    gate.path.unlink()
-    done = run("simulate", "secure.yaml", "--out", "run", where=folder)
+    (tmp_path / "lie").unlink()
+    done = run("simulate", "secure.yaml", "--out", "run", where=tmp_path)
     assert done.code == 0, done.err
-    assert [row["clients"] for row in result(folder)["rounds"]] == [6, 6, 6]
+    assert [row["clients"] for row in result(tmp_path)["rounds"]] == [6, 6, 6]
 
 
 @pytest.mark.timeout(300)

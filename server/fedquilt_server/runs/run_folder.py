@@ -15,6 +15,7 @@ from fedquilt_common.experiment.experiment import Experiment, dump_experiment
 from fedquilt_common.files.digests import DigestKind, kind_of
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import write_durably
+from fedquilt_common.files.folders import create_folder
 from fedquilt_common.files.locking import LOCK, is_locked, lock_folder
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.begun_mark import BegunMark, check_mark, mark_path, read_mark, write_mark
@@ -74,11 +75,11 @@ def check_foreign_files(path: Path) -> None:
     Hidden files do not count; a volume may hold ``lost+found``.
 
     Raises:
-        RunFolderError: it holds other files.
+        RunFolderError: it holds other files, or cannot be read.
     """
     if any((path / name).exists() for name in (JOURNAL, LOCK, SIMULATION_LOCK)) or mark_path(path).exists():
         return
-    with suppress(FileNotFoundError, NotADirectoryError):
+    with report_disk_errors(path), suppress(FileNotFoundError, NotADirectoryError):
         others = sorted(one.name for one in path.iterdir() if not one.name.startswith(".") and one.name != "lost+found")
         if others:
             raise RunFolderError(
@@ -90,11 +91,12 @@ def claim_folder(path: Path) -> None:
     """Create a run's folder before anything of the run is in it.
 
     Raises:
-        RunFolderError: it holds other files.
+        RunFolderError: it holds other files, or cannot be read.
+        FolderInUseError: it, or a parent, is a file.
         OSError: it cannot be written.
     """
     check_foreign_files(path)
-    path.mkdir(parents=True, exist_ok=True)
+    create_folder(path)
     (path / LOCK).touch()
 
 

@@ -110,6 +110,7 @@ class RunProcess:
 
     Raises:
         RunFolderError: the folder holds no run but other files.
+        FolderInUseError: the folder is a file.
         OSError: the folder cannot be written.
     """
 

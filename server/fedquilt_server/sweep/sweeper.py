@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from fedquilt_common.errors import RunFailedError, RunFolderError
+from fedquilt_common.errors import FolderInUseError, RunFailedError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.locking import lock_folder
@@ -93,10 +93,7 @@ class _Sweeper:
             run = self._plan.runs[index]
             try:
                 process = RunProcess(run, self._host)
-            except RunFolderError as error:  # the others may still run
-                self._record(index, RunEnd("failed", str(error), error.exit_code))
-                continue
-            except OSError as error:
+            except (RunFolderError, FolderInUseError, OSError) as error:  # the others may still run
                 self._record(index, RunEnd("failed", f"{run.folder} cannot be used: {error}", RunFolderError.exit_code))
                 continue
             self._active[index] = process

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.files.disk_errors import report_disk_errors
-from fedquilt_common.files.folders import create_folder
 from fedquilt_server.runs.page_address import TOKEN_FILE
+from fedquilt_server.runs.run_folder import claim_folder
 from fedquilt_server.web.addresses import is_loopback
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def choose_access(host: str, folder: Path, *, public: bool) -> Access:
         public: whether everybody who reaches the page may read it.
 
     Raises:
-        RunFolderError: the token cannot be kept.
+        RunFolderError: the token cannot be kept, or the folder holds no run but other files.
         PageTokenError: as ``choose_reader_access``.
     """
     token = _given_token(host, public=public)
@@ -114,7 +114,7 @@ def _keep_token(path: Path) -> str:
         if len(kept) >= SHORTEST_TOKEN:
             return kept
         made = secrets.token_urlsafe(18)
-        create_folder(path.parent)
+        claim_folder(path.parent)
         path.touch(0o600)
         path.write_text(made + "\n")
         return made

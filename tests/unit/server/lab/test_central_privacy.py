@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from fedquilt_common.types import ClientId, Profile
 from fedquilt_server.lab.central_privacy import REPORT, CentralPrivacy
 from fedquilt_server.lab.context import RoundContext
 from fedquilt_server.lab.workbench import Workbench
+from fedquilt_server.runs.machine_setup import make_server_half
 
 KEY, OTHER = "0" * 64, "1" * 64
 PRIVACY = Privacy.model_validate({"mode": "central", "epsilon": 20.0, "delta": 0.001, "adaptive": {}})
@@ -223,3 +225,16 @@ def test_experiments_that_it_cannot_protect_are_refused(changes: dict[str, Any],
 
 def test_a_usual_experiment_passes() -> None:
     Workbench(Experiment.model_validate(BASE)).check()
+
+
+@pytest.mark.parametrize(("name", "remembers"), [("fedavg", False), ("fedper", True), ("ditto", False)])
+def test_the_coordinator_asks_the_algorithm_whether_its_clients_remember(
+    name: str, remembers: bool, tmp_path: Path
+) -> None:
+    fields = {"lambda": 0.1} if name == "ditto" else {}
+    raw = {"name": "x", "data": {"set": "digits", "clients": 40, "holdout": 0.0}, "model": {"name": "mlp"},
+           "algorithm": {"name": name, **fields},
+           "privacy": {"mode": "central", "epsilon": 900.0, "delta": 0.02, "clip": 1.0}}  # fmt: skip
+    made = make_server_half(Workbench(Experiment.model_validate(raw)), tmp_path)
+    assert isinstance(made, CentralPrivacy)
+    assert made.remembers == remembers

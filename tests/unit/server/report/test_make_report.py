@@ -14,7 +14,7 @@ from tests.support.packages import needs
 from tests.support.recorded_runs import make_round, near, write_boards, write_run
 
 from fedquilt_common.errors import ExperimentError, PackageMissingError, RunFolderError
-from fedquilt_server.report.make_report import ReportSettings, make_report
+from fedquilt_server.report.make_report import ReportSettings, WrittenReport, make_report
 from fedquilt_server.report.mean_deviation import MeanDeviation
 from fedquilt_server.sweep.manifest import PublishedTable, SweepManifest, SweptRun, write_manifest
 
@@ -159,6 +159,28 @@ def test_impossible_numbers_are_noted_and_do_not_reach_a_mean(tmp_path: Path) ->
     assert made.contents.tables["costs"].rows[0][6] == MeanDeviation(4000.0, None, 1)
     notes = ("2: accuracy is 7 in round 2: not used", "2: bytes is -1e+09 in round 2: not used")
     assert made.contents.notes == notes
+
+
+def test_missing_replies_are_noted_and_never_counted_as_none(tmp_path: Path) -> None:
+    rounds = [make_round(number, 0.5, replies=3) for number in (1, 2)]
+    folder = write_run(tmp_path / "a", rounds=rounds)
+    write_boards(folder, {"pi": [0, 1, 2]}, 2)
+    replies = folder / "replies.csv"
+    whole = replies.read_text()
+
+    def counts() -> tuple[object, ...]:
+        return made().contents.tables["boards"].rows[0][3:7]
+
+    def made() -> WrittenReport:
+        return make_report([folder], ReportSettings(tmp_path / "out", "csv"))
+
+    assert (counts(), made().contents.notes) == ((6, 0, 0, 0), ())
+    replies.write_text("".join(whole.splitlines(keepends=True)[:-1]))
+    (note,) = made().contents.notes
+    assert "has 5 accepted replies and result.json 6" in note
+    for change in (lambda: replies.write_text(""), replies.unlink):
+        change()
+        assert counts() == (None,) * 4
 
 
 def test_runs_of_the_same_name_have_labels_of_their_own(tmp_path: Path) -> None:

@@ -131,11 +131,16 @@ def test_a_second_error_is_not_taken_for_the_first(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_used_fails_alone(tmp_path: Path) -> None:
-    made = plan(tmp_path, 1, 2)
+    made = plan(tmp_path, 1, 2, 3)
     made.runs[0].folder.write_text("a file")
-    first, second = ends(run_sweep(made, Program(), 1, quiet()))
-    assert (first[0], first[2], second[0]) == ("failed", 6, "finished")
+    made.runs[1].folder.mkdir()
+    (made.runs[1].folder / "experiment.yaml").write_text("# my own")
+    first, second, third = ends(run_sweep(made, Program(), 1, quiet()))
+    assert [(end[0], end[2]) for end in (first, second)] == [("failed", 6)] * 2
+    assert third[0] == "finished"
     assert "seed=1 cannot be used" in first[1]
+    assert "holds other files and no run, such as experiment.yaml" in second[1]
+    assert (made.runs[1].folder / "experiment.yaml").read_text() == "# my own"
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
