@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 FITS: Final = "fits"
 """Metric of an empty reply of a client that has not trained: the number of the sub-model that fits its board."""
+NOTHING_FITS: Final = -1
+"""The metric ``fits`` of a board that no sub-model fits."""
 UNTESTED: Final = "untested"
 """Metric of a reply whose ``accuracy``, a weight, is 0 because the client has no test samples."""
 

@@ -27,7 +27,7 @@ from fedquilt_common.algorithm_api import (
     Task,
 )
 from fedquilt_common.algorithm_api.pooling import SUB_MODELS
-from fedquilt_common.algorithm_api.records import FITS
+from fedquilt_common.algorithm_api.records import FITS, NOTHING_FITS
 from fedquilt_common.algorithms.families.levels import evaluate_levels
 from fedquilt_common.errors import SliceError
 from fedquilt_common.submodels.adaptivefl_pool import (
@@ -45,8 +45,6 @@ from fedquilt_common.submodels.wholeness import require_groups
 from fedquilt_common.types import Arrays, ClientId, Shapes
 
 Selection = Literal["both", "curiosity", "resource", "random"]
-NOTHING_FITS = -1
-"""The metric ``fits`` of an empty reply is the position in the pool of the largest member that fits, or this."""
 
 
 @dataclass(frozen=True)

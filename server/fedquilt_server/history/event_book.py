@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
+from fedquilt_common.algorithm_api.records import FITS, NOTHING_FITS
 from fedquilt_common.plurals import plural
 from fedquilt_server.round.events import (
     Continued,
@@ -16,7 +17,7 @@ from fedquilt_server.round.events import (
     Resumed,
     RoundRestarted,
 )
-from fedquilt_server.status.health import BoardFacts
+from fedquilt_server.status.health import TOO_SMALL, BoardFacts
 from fedquilt_server.status.run_event import LEVELS, EventKind, RunEvent
 from fedquilt_server.status.waiting import ranges
 
@@ -31,6 +32,7 @@ class BoardCounts:
         restarted_at: Unix time in seconds of the last restart; None before the first.
         is_dropped: whether a person has dropped it from the run.
         is_late: whether its last reply was late.
+        is_too_small: whether no sub-model fitted it when it was last asked to train one.
         out_of_memory_at: Unix time in seconds at which it last reported that training ran out of memory.
     """
 
@@ -41,6 +43,7 @@ class BoardCounts:
     restarted_at: float | None = None
     is_dropped: bool = False
     is_late: bool = False
+    is_too_small: bool = False
     out_of_memory_at: float | None = None
 
     def facts(self, silence: float, *, is_sending: bool) -> BoardFacts:
@@ -62,6 +65,7 @@ class EventBook:
     _boots: dict[str, int] = field(default_factory=dict)
     _present: set[str] = field(default_factory=set)
     _idle: set[str] = field(default_factory=set)
+    _too_small: set[str] = field(default_factory=set)
 
     def counts_of(self, board: str) -> BoardCounts:
         """Return the counts of a board, which later events change."""
@@ -78,8 +82,7 @@ class EventBook:
                 clients = "" if event.agent in self._idle else "; its clients are free for other agents"
                 return self.make("left", event.at, f"no longer takes part{clients}", seq=seq, board=event.agent)
             case Replied():
-                counts = self.counts_of(event.agent)
-                counts.accepted, counts.is_late = counts.accepted + 1, False
+                return self._accept(seq, event)
             case Rejected():
                 return self._refuse(seq, event)
             case Resumed():
@@ -125,6 +128,19 @@ class EventBook:
         counts.restarts, counts.restarted_at = counts.restarts + 1, event.at
         times = "once" if counts.restarts == 1 else f"{counts.restarts} times"
         return "restarted", f"restarted ({times} in this run); {hosted}"
+
+    def _accept(self, seq: int, event: Replied) -> RunEvent | None:
+        counts = self.counts_of(event.agent)
+        counts.accepted, counts.is_late = counts.accepted + 1, False
+        if "train_seconds" in event.metrics:
+            counts.is_too_small = False
+        if event.metrics.get(FITS) != NOTHING_FITS:
+            return None
+        counts.is_too_small = True
+        if event.agent in self._too_small:
+            return None
+        self._too_small.add(event.agent)
+        return self.make("too small", event.at, TOO_SMALL, seq=seq, board=event.agent, client=event.client)
 
     def _refuse(self, seq: int, event: Rejected) -> RunEvent | None:
         counts = self.counts_of(event.agent)

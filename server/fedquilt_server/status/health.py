@@ -18,6 +18,7 @@ HOT_CELSIUS: Final = 80.0
 """A Raspberry Pi limits its clock from 80 degrees Celsius on."""
 RECENT_SECONDS: Final = 600.0
 """How long a restart, or training that ran out of memory, is shown."""
+TOO_SMALL: Final = "not even the smallest sub-model fits its free memory, so it trains nothing"
 NOW_BITS: Final = 0xFFFF
 """Bits of the firmware's ``get_throttled`` that describe the present."""
 
@@ -33,6 +34,7 @@ class BoardFacts(NamedTuple):
         is_dropped: whether a person has dropped the board.
         is_cut_off: whether the site through which it connects is cut off.
         is_late: whether its last reply was late.
+        is_too_small: whether no sub-model fitted it when it was last asked to train one.
         restarted_at: Unix time in seconds of its last restart.
         out_of_memory_at: Unix time in seconds at which its training last ran out of memory.
     """
@@ -46,6 +48,7 @@ class BoardFacts(NamedTuple):
     is_dropped: bool = False
     is_cut_off: bool = False
     is_late: bool = False
+    is_too_small: bool = False
     restarted_at: float | None = None
     out_of_memory_at: float | None = None
 
@@ -71,8 +74,15 @@ def judge_health(board: BoardStatus, facts: BoardFacts, now: float) -> tuple[Hea
     shortest = SENDING_SILENCE if facts.is_sending else SHORTEST_SILENCE
     if facts.silence >= max(shortest, SILENT_AFTER * board.interval):
         return "silent", f"it promised a message every {board.interval:g} s"
+    return _judge_condition(board, facts, now)
+
+
+def _judge_condition(board: BoardStatus, facts: BoardFacts, now: float) -> tuple[HealthState, str]:
+    """Return what is wrong with a board that is connected and sends messages."""
     if _is_recent(facts.out_of_memory_at, now):
         return "out of memory", "training ran out of memory; it trains smaller sub-models now"
+    if facts.is_too_small:
+        return "too small", TOO_SMALL
     if problems := describe_throttling((board.throttled or 0) & NOW_BITS):
         return "throttled", "; ".join(problems)
     if board.temperature is not None and board.temperature >= HOT_CELSIUS:

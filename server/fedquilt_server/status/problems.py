@@ -14,8 +14,8 @@ from fedquilt_server.status.run_event import EventLevel
 from fedquilt_server.status.snapshot import CLIENT_FAILED, ENDED, BoardStatus, HealthState, Snapshot
 
 SEVERITY: Final[tuple[HealthState, ...]] = (
-    "offline", "unreachable", "silent", "out of memory", "never seen", "throttled", "hot", "late", "dropped",
-    "restarted", "online",
+    "offline", "unreachable", "silent", "out of memory", "too small", "never seen", "throttled", "hot", "late",
+    "dropped", "restarted", "online",
 )  # fmt: skip
 """The states of a board, worst first."""
 _HARMLESS: Final[frozenset[HealthState]] = frozenset({"dropped", "restarted", "online"})

@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 EventKind = Literal[
     "started", "joined", "back", "restarted", "silent", "left", "late", "rejected", "declined", "out of memory",
-    "notice", "recovered", "round restarted", "deadline", "diverged", "paused", "continued", "dropped", "readmitted",
-    "finished", "failed", "stopped", "site cut off", "moved",
+    "too small", "notice", "recovered", "round restarted", "deadline", "diverged", "paused", "continued", "dropped",
+    "readmitted", "finished", "failed", "stopped", "site cut off", "moved",
 ]  # fmt: skip
 EventLevel = Literal["info", "warning", "error"]
 
@@ -26,6 +26,7 @@ LEVELS: Final[dict[EventKind, EventLevel]] = {
     "rejected": "error",
     "declined": "warning",
     "out of memory": "warning",
+    "too small": "warning",
     "notice": "info",
     "recovered": "info",
     "round restarted": "warning",

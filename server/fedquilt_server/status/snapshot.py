@@ -53,6 +53,7 @@ HealthState = Literal[
     "hot",
     "throttled",
     "out of memory",
+    "too small",
     "silent",
     "offline",
     "unreachable",

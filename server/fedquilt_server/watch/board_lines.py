@@ -19,8 +19,8 @@ LEAST_IMPORTANT: Final = ("power", "seen", "temperature", "memory", "training", 
 CLIENTS_WIDTH: Final = 14
 NAME_WIDTH: Final = 24
 STYLES: Final[Mapping[HealthState, str]] = {
-    "offline": "red", "unreachable": "red", "silent": "red", "out of memory": "yellow", "throttled": "yellow",
-    "hot": "yellow", "late": "yellow", "restarted": "yellow", "never seen": "dim",
+    "offline": "red", "unreachable": "red", "silent": "red", "out of memory": "yellow", "too small": "yellow",
+    "throttled": "yellow", "hot": "yellow", "late": "yellow", "restarted": "yellow", "never seen": "dim",
 }  # fmt: skip
 
 

@@ -216,6 +216,20 @@ def test_a_client_without_a_sub_model_has_neither_costs_nor_samples(tmp_path: Pa
     assert rows == [("M1", "10", "30.0"), ("", "", ""), ("", "", "30.0")]
 
 
+def test_a_board_that_no_sub_model_fits_is_reported_once_and_is_too_small_until_it_trains(tmp_path: Path) -> None:
+    history = History(tmp_path, [], [])
+    nothing, smaller = (replace(reply(1.0, 0), metrics={"fits": float(fits)}) for fits in (-1, 2))
+    tested = replace(reply(1.0, 0), metrics={"accuracy": 0.5})
+    seen = []
+    for seq, event in enumerate([smaller, nothing, tested, nothing, reply(2.0, 0), nothing], 1):
+        history.take(seq, event)
+        seen.append(history.counts_of("pi-0").is_too_small)
+    assert seen == [False, True, True, True, False, True]
+    assert [(event["kind"], event["level"], event["board"]) for event in written(tmp_path)[1]] == [
+        ("too small", "warning", "pi-0"),
+    ]  # fmt: skip
+
+
 def test_a_client_without_test_samples_has_no_accuracy(tmp_path: Path) -> None:
     """Its reply holds an accuracy of 0 as a weight."""
     untested = replace(reply(2.0, 1), metrics={"accuracy": 0.0, "untested": 1.0})

@@ -31,11 +31,11 @@ def test_boards_are_in_natural_order_with_the_worst_first() -> None:
         "b", "weak", "Weak-1", "weak-2", "weak-002", "weak-10",
     ]  # fmt: skip
     states = ["online", "late", "silent", "restarted", "never seen", "hot", "dropped", "offline", "throttled"]
-    states.append("out of memory")
+    states += ["too small", "out of memory"]
     ordered = sort_worst_first([board(state, health=state) for state in states])
     assert [one.agent for one in ordered] == [
-        "offline", "silent", "out of memory", "never seen", "throttled", "hot", "late", "dropped", "restarted",
-        "online",
+        "offline", "silent", "out of memory", "too small", "never seen", "throttled", "hot", "late", "dropped",
+        "restarted", "online",
     ]  # fmt: skip
 
 
