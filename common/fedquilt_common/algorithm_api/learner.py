@@ -78,7 +78,8 @@ class BatchLoss(Protocol):
         """Return the loss of one batch as a scalar tensor that has a gradient.
 
         To compare features with those of other models, compute these once with ``Learner.features``, and look them up
-        with ``batch.positions``.
+        with ``batch.positions``. Where ``Learner.augments``, the samples of each epoch differ: compute the features of
+        ``batch.samples`` with ``Learner.feature_extractor``.
 
         Args:
             batch: its samples, and what the model makes of them.
@@ -178,6 +179,10 @@ class Learner(Protocol):
     @property
     def optimiser(self) -> OptimiserName:
         """Name of the optimiser, such as ``sgd`` or ``adam-keras``."""
+
+    @property
+    def augments(self) -> bool:
+        """Whether training changes images at random: ``training.augment``."""
 
     def init(self, seed: int) -> dict[str, NDArray[Any]]:
         """Return initial parameters and buffers in the model's shapes; the same for the same seed.
@@ -339,6 +344,21 @@ class Learner(Protocol):
 
         Raises:
             FedquiltError: as ``evaluate`` does.
+        """
+
+    def feature_extractor(self, arrays: Arrays, head_layers: int) -> Callable[[Any], Any]:
+        """Return a function that computes features of samples in training, as ``features`` does of a whole data set.
+
+        Args:
+            arrays: in the model's shapes.
+            head_layers: number of linear layers that form the head.
+
+        Returns:
+            It takes ``Batch.samples`` and returns their features without a gradient: a float32 tensor of shape
+            (n, inputs of the head), computed where and in the precision in which clients train.
+
+        Raises:
+            FedquiltError: as ``features`` and ``train`` do for the model and the precision.
         """
 
     def statistics(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, NDArray[Any]]:

@@ -4,7 +4,8 @@ Li et al., "Model-Contrastive Federated Learning", CVPR 2021, algorithm 1: a cli
 plus mu * -log(exp(sim(z, z_glob) / T) / (exp(sim(z, z_glob) / T) + exp(sim(z, z_prev) / T))), where sim is the cosine
 similarity and z the features of a sample. They are the input of the model's last linear layer, without a projection
 head. As in the authors' code, z_glob and z_prev are computed without dropout and with stored norm statistics, and the
-server averages parameters and buffers as FedAvg does. They are computed once a round, so clients cannot augment images.
+server averages parameters and buffers as FedAvg does. They are computed once a round; with ``training.augment`` of each
+batch, as in the authors' code.
 """
 
 from __future__ import annotations
@@ -19,10 +20,9 @@ from fedquilt_common.algorithm_api import (
     ServerContext,
     State,
     Task,
-    TrainingSettings,
 )
 from fedquilt_common.algorithms.fedavg import FedAvg
-from fedquilt_common.training.losses import model_contrast
+from fedquilt_common.training.losses import BatchFeatures, look_up, model_contrast
 from fedquilt_common.types import Arrays
 
 
@@ -57,23 +57,22 @@ class Moon(FedAvg):
         if not 0 < self.temperature < float("inf"):
             raise ValueError("temperature must be a positive number")
 
-    def training_problem(self, training: TrainingSettings) -> str:
-        """Return which setting of a client's training does not suit; empty if all do."""
-        if training.augment is None:
-            return ""
-        return (
-            "augment: moon compares each sample's features with those of two fixed models, which see the images as "
-            "they are; remove the key"
-        )
-
     def init(self, model: Arrays, ctx: ServerContext) -> State:
         ctx.learner.head(1)  # refuses a model without features before the run starts
         return State(model)
 
     def train(self, task: Task, ctx: ClientContext) -> Reply:
         previous = ctx.memory or ctx.first_model()
-        near, far = (ctx.learner.features(model, ctx.data, 1).x for model in (task.arrays, previous))
+        near, far = (_fixed_features(model, ctx) for model in (task.arrays, previous))
         contrast = model_contrast(near, far, self.mu, self.temperature)
         trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, batch_loss=contrast)
         ctx.memory.update(trained.arrays)
         return Reply(trained.arrays, len(ctx.data), {"loss": trained.loss, "train_seconds": trained.seconds})
+
+
+def _fixed_features(model: Arrays, ctx: ClientContext) -> BatchFeatures:
+    """Return what gives a batch its features by a model that does not change: each sample's once, if they may be."""
+    if not ctx.learner.augments:
+        return look_up(ctx.learner.features(model, ctx.data, 1).x)
+    extract = ctx.learner.feature_extractor(model, 1)
+    return lambda batch: extract(batch.samples)

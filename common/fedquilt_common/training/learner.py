@@ -33,7 +33,7 @@ from fedquilt_common.training.lasting_optimisers import LastingOptimisers
 from fedquilt_common.training.losses import at_deepest_output
 from fedquilt_common.training.memory_layout import choose_layout, evaluated_form
 from fedquilt_common.training.module_arrays import load_arrays, to_arrays
-from fedquilt_common.training.precision import choose_arithmetic, evaluation_device, keep_kernels
+from fedquilt_common.training.precision import choose_arithmetic, evaluation_device, keep_kernels, widen_halves
 from fedquilt_common.training.private_phases import charge_phases, check_buffers, make_module_private, secret_seed
 from fedquilt_common.training.sgd_loop import SgdLoop, check_all_finite, trainable_parameters
 from fedquilt_common.training.training_checks import check_only
@@ -82,6 +82,11 @@ class TorchLearner:
     black: NDArray[Any] = field(default_factory=lambda: np.zeros(1, np.float32))
     samples: Callable[[], NDArray[Any]] | None = None
     origin: TorchLearner | None = None
+
+    @property
+    def augments(self) -> bool:
+        """Whether training changes images at random: ``training.augment``."""
+        return self.training.augment is not None
 
     def init(self, seed: int) -> dict[str, NDArray[Any]]:
         """Return initial parameters and buffers in the model's shapes and dtypes; the same for the same ``seed``."""
@@ -250,6 +255,20 @@ class TorchLearner:
         features = watch_features(module, self._find_heads(module)[head_layers - 1])
         passes.run_all(data, evaluation_batches(data))
         return Examples(np.concatenate([tensor.cpu().numpy() for tensor in features]), data.y)
+
+    def feature_extractor(self, arrays: Arrays, head_layers: int) -> Callable[[Tensor], Tensor]:
+        """Return a function of a batch's samples; shapes and errors are those of ``Learner.feature_extractor``."""
+        arithmetic = choose_arithmetic(self.training)
+        module = self._load(arrays, 0, None)
+        features = watch_features(module, self._find_heads(module)[head_layers - 1])
+        arithmetic.place(module)
+
+        def extract(samples: Tensor) -> Tensor:
+            with torch.no_grad(), arithmetic.autocast():
+                module(arithmetic.inputs(samples))
+            return widen_halves(features.pop())
+
+        return extract
 
     def statistics(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, NDArray[Any]]:
         """Measure the static batch norms' means and variances in one pass over ``data`` (HeteroFL, section 3).

@@ -6,6 +6,7 @@ adapts them to models with several outputs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +14,9 @@ from numpy.typing import NDArray
 
 from fedquilt_common.algorithm_api import Batch, BatchLoss, ClientContext, Loss
 from fedquilt_common.types import Examples
+
+BatchFeatures = Callable[[Batch], Any]
+"""Gives the features of a batch's samples by a fixed model: a float32 tensor of shape (samples, inputs)."""
 
 
 def deepest_output(outputs: Any) -> Any:
@@ -92,13 +96,24 @@ DISTILLATION: Final[dict[str, Loss]] = {"mse": mean_squared, "mae": mean_absolut
 """Distillation losses by name: between a student's logits and soft labels, which are logits too."""
 
 
-def model_contrast(near: NDArray[np.float32], far: NDArray[np.float32], weight: float, temperature: float) -> BatchLoss:
+def look_up(features: NDArray[np.float32]) -> BatchFeatures:
+    """Return a function that gives a batch its samples' features.
+
+    Args:
+        features: of each of the phase's samples, shape (n, inputs).
+    """
+    import torch
+
+    return lambda batch: torch.from_numpy(features[batch.positions.cpu().numpy()]).to(batch.features.device)
+
+
+def model_contrast(near: BatchFeatures, far: BatchFeatures, weight: float, temperature: float) -> BatchLoss:
     """Add MOON's contrastive loss: features shall be like ``near`` rather than ``far``, by their cosine similarity.
 
     Li et al., "Model-Contrastive Federated Learning", CVPR 2021, equation 3.
 
     Args:
-        near: features of each of the phase's samples by the global model, shape (n, inputs).
+        near: features of a batch's samples by the global model, shape (samples, inputs).
         far: those by the client's previous model.
         weight: factor of the contrastive loss, mu.
         temperature: divides the similarities.
@@ -108,11 +123,7 @@ def model_contrast(near: NDArray[np.float32], far: NDArray[np.float32], weight: 
         import torch
         from torch.nn import functional
 
-        places = batch.positions.cpu().numpy()
-        similar = [
-            functional.cosine_similarity(batch.features, torch.from_numpy(x[places]).to(batch.features.device), dim=-1)
-            for x in (near, far)
-        ]
+        similar = [functional.cosine_similarity(batch.features, other(batch), dim=-1) for other in (near, far)]
         logits = torch.stack(similar, dim=-1) / temperature
         return batch.loss - weight * functional.log_softmax(logits, dim=-1)[..., 0].mean()
 

@@ -15,11 +15,11 @@ from fedquilt_common.algorithm_api import Batch, Reply, State, Task
 from fedquilt_common.algorithms import make_algorithm
 from fedquilt_common.algorithms.fedproto import class_means
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.sections import BatchAugment, Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
 from fedquilt_common.training.learner import TorchLearner
-from fedquilt_common.training.losses import model_contrast, prototype_distance
+from fedquilt_common.training.losses import look_up, model_contrast, prototype_distance
 from fedquilt_common.types import Examples
 
 Make = Callable[..., Any]
@@ -39,7 +39,7 @@ def test_moons_loss_by_hand() -> None:
     near = np.array([[2.0, 0.0], [1.0, 0.0]], np.float32)
     far = np.array([[-1.0, 0.0], [-math.sqrt(3), 1.0]], np.float32)
     features = [[0.5, math.sqrt(0.75)], [3.0, 0.0]]
-    found = model_contrast(near, far, 2.0, 0.5)(batch(features, [1, 0]))
+    found = model_contrast(look_up(near), look_up(far), 2.0, 0.5)(batch(features, [1, 0]))
     expected = [
         -math.log(math.exp(1) / (math.exp(1) + math.exp(0))),
         -math.log(math.exp(2) / (math.exp(2) + math.exp(-2))),
@@ -72,6 +72,34 @@ def test_without_a_previous_model_moon_trains_as_fedavg(bench: Make) -> None:
     assert all(np.array_equal(ctx.memory[name], reply.arrays[name]) for name in plain)
     again = make("moon", mu=5.0).train(Task("train", ctx.model), ctx)
     assert not all(np.allclose(again.arrays[name], x, rtol=0, atol=1e-6) for name, x in plain.items())
+
+
+def test_with_augmentation_moon_compares_features_of_the_augmented_images(bench: Make) -> None:
+    ctx, previous = bench(), bench().learner.init(2)
+    ctx.memory, ctx.learner = dict(previous), ctx.learner.with_settings(augment=BatchAugment(crop=2, flip=True))
+    stored, seen = ctx.learner.features(ctx.model, ctx.data, 1).x, list[tuple[Any, Any, Any]]()
+    near, far = (ctx.learner.feature_extractor(arrays, 1) for arrays in (ctx.model, previous))
+    contrast = model_contrast(lambda b: near(b.samples), lambda b: far(b.samples), 5.0, 0.5)
+
+    def loss(batch: Batch) -> Any:
+        seen.append((near(batch.samples), batch.features.detach(), torch.from_numpy(stored[batch.positions.numpy()])))
+        return contrast(batch)
+
+    expected = ctx.learner.train(ctx.model, ctx.data, seed=ctx.seed, batch_loss=loss).arrays
+    found, own, unchanged = seen[0]  # before the first step, the client's model is the global one
+    assert torch.allclose(found, own, atol=1e-6)
+    assert not torch.allclose(found, unchanged, atol=1e-2)
+    reply = make("moon", mu=5.0).train(Task("train", ctx.model), ctx)
+    assert all(np.array_equal(reply.arrays[name], x) for name, x in expected.items())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_an_extractor_computes_the_features_of_a_data_set(precision: str, bench: Make) -> None:
+    ctx = bench()
+    extract = ctx.learner.with_settings(precision=precision).feature_extractor(ctx.model, 1)
+    found, expected = extract(torch.from_numpy(ctx.data.x)), ctx.learner.features(ctx.model, ctx.data, 1).x
+    assert (found.dtype, found.requires_grad) == (torch.float32, False)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-6 if precision == "fp32" else 0.05)
 
 
 def test_a_model_without_features_is_refused_before_the_run() -> None:

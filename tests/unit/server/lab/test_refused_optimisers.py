@@ -54,17 +54,6 @@ def test_so_are_those_of_a_variant(algorithm: dict[str, Any]) -> None:
         Workbench(Experiment.model_validate(raw)).check()
 
 
-def test_moon_does_not_augment_images() -> None:
-    """Its reference features are those of images that do not change."""
-    fleet = [{"clients": 4, "variants": [{}, {"training": {"augment": {"crop": 1}}}]}]
-    raw = {**bench({"name": "moon"}).experiment.model_dump(mode="json"), "fleet": fleet}
-    bench({"name": "moon"}).check()
-    with pytest.raises(ExperimentError, match=r"^fleet.0.variants.1.training.augment: moon .*; remove the key"):
-        Workbench(Experiment.model_validate(raw)).check()
-    with pytest.raises(ExperimentError, match=r"^training.augment: moon compares .*; remove the key"):
-        bench({"name": "moon"}, augment={"flip": True}).check()
-
-
 @pytest.mark.parametrize(
     ("training", "message"),
     [
