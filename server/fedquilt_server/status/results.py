@@ -130,7 +130,7 @@ class RoundResult(BaseModel):
 
     def value(self, name: str) -> Any:
         """Return a field of the row, or another score; None if the row does not have it."""
-        found = getattr(self, name, None)
+        found = self.__dict__.get(name)  # pydantic's own lookup of an attribute that is missing is slow
         return self.scores.get(name) if found is None else found
 
     @property
