@@ -33,6 +33,7 @@ from fedquilt_client.worker_pool import (
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.training_jobs import Job
 from fedquilt_common.wire.messages import (
+    MEMORY_LOST,
     OUT_OF_MEMORY,
     WORKER_RESTARTED,
     MissingMessage,
@@ -305,7 +306,8 @@ class Jobs:
     def _finish(self, run: CurrentRun, event: JobFinished) -> None:
         for client, _ in event.job.task_ids:
             self.progress.pop(client, None)
-        run.store.note_memory(kept=not event.result.memoryless)
+        if lost := run.store.note_memory(kept=not event.result.memoryless):
+            self._notice(run, MEMORY_LOST, reports.lost_memory_message(lost), event.job)
         others_wait = self._joint.awaits_first(event.job.kind) or event.result.done < len(event.job.members)
         self._joint.note(event)
         with self._give_up_if_damaged(run, task_id(event.job)):

@@ -150,6 +150,11 @@ class ClientRecord:
         return any(memory.file is not None for memory in self.memories)
 
     @property
+    def newest(self) -> ExchangeId:
+        """The newest reply whose memory it has, even if there was none after it; (0, 0) without any."""
+        return max((memory.after for memory in self.memories), default=(0, 0))
+
+    @property
     def files(self) -> set[str]:
         """Names of the files that the record needs."""
         return {COMMITTED, *(r.file for r in self.replies), *(m.file for m in self.memories if m.file)}

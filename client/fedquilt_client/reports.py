@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from fedquilt_client.energy import EnergyReading
@@ -105,6 +105,19 @@ def out_of_memory_message(job: Job, need: int, limit: int) -> str:
     )
 
 
+def lost_memory_message(lost: Mapping[int, int]) -> str:
+    """Return the warning that clients have started without the private memory that they had.
+
+    Args:
+        lost: the clients, each with the round after which its memory is missing.
+    """
+    named = [f"client {client} after round {round}" for client, round in sorted(lost.items())]
+    return (
+        f"the private memory of {_list_some(named)} is missing; training started without it, so the run ends with "
+        "another model"
+    )
+
+
 def unused_clients_message(run: str, count: int, clients: Iterable[int]) -> str:
     """Return the log's warning that an experiment does not have some clients of this agent; empty if it has all.
 
@@ -116,8 +129,12 @@ def unused_clients_message(run: str, count: int, clients: Iterable[int]) -> str:
     unused = [client for client in clients if client >= count]
     if not unused:
         return ""
-    names = ", ".join(map(str, unused[:_SHOWN])) + (f" and {more} more" if (more := len(unused) - _SHOWN) > 0 else "")
     return (
-        f"the experiment of run {run} has clients 0 to {count - 1} only, so this agent's clients {names} get no tasks: "
-        "change `clients` of this agent, or `data.clients` in the experiment"
+        f"the experiment of run {run} has clients 0 to {count - 1} only, so this agent's clients {_list_some(unused)} "
+        "get no tasks: change `clients` of this agent, or `data.clients` in the experiment"
     )
+
+
+def _list_some(named: Sequence[object]) -> str:
+    more = len(named) - _SHOWN
+    return ", ".join(map(str, named[:_SHOWN])) + (f" and {more} more" if more > 0 else "")

@@ -204,16 +204,18 @@ class RunStore:
             if not all(task in asked for task in reply.task_ids):
                 self.forget(reply)
 
-    def note_memory(self, *, kept: bool) -> None:
-        """Note, for later starts too, whether a client keeps anything from task to task; one that does is enough."""
+    def note_memory(self, *, kept: bool) -> dict[int, int]:
+        """Note, for later starts too, whether a client keeps anything from task to task; one that does is enough.
+
+        Returns:
+            The clients that have started without memory although they had some, each with the round after which it is
+            missing; each once.
+        """
         if self._keeps_memory is None or (kept and not self._keeps_memory):
             write_durably(self._kept, str(kept))
             self._keeps_memory = kept
-        while self._missing:
-            client, round = self._missing.popitem()
-            if kept:
-                text = "client %d: its private memory after round %d is missing; it started without memory"
-                log.warning(text, client, round)
+        missing, self._missing = self._missing, {}
+        return missing if kept else {}
 
     @property
     def is_memoryless(self) -> bool:
@@ -265,13 +267,17 @@ class RunStore:
         """Return the client's private memory as it was after the reply ``since``; None if it had none.
 
         Raises:
-            RunFolderError: the client's record is damaged, or does not name a memory that is there.
+            RunFolderError: the client's record is damaged, does not name a memory that is there, or has memory of later
+                rounds only.
         """
-        memory, home = self._read(client).memory_after(since), self._home(client)
+        record, home = self._read(client), self._home(client)
+        memory = record.memory_after(since)
         if since is not None and memory is None:
             for path in home.glob(f"memory-{since[0]}.{since[1]}-*"):
                 raise RunFolderError(f"{home / COMMITTED} is missing or too old: it does not name {path.name}. "
                                      f"{_memory_advice(home)}")  # fmt: skip
+            if record.has_memory and record.newest > since:
+                raise RunFolderError(_older_run_folder(client, since[0], record.newest[0]))
             if not self.is_memoryless:
                 self._missing[client] = since[0]  # the first finished task tells whether clients keep anything
         if memory is None or memory.file is None:
@@ -371,6 +377,14 @@ def _read_flag(path: Path) -> bool | None:
         return {"True": True, "False": False}.get(path.read_text(errors="replace"))
     except FileNotFoundError:
         return None
+
+
+def _older_run_folder(client: int, asked: int, newest: int) -> str:
+    return (
+        f"the run asks client {client} to start from its private memory after round {asked}, but this board has that "
+        f"of round {newest} already: the coordinator's run folder is an older copy, and its run would end with another "
+        "model. Restore the newest copy of the run folder, or start a new run with another --out"
+    )
 
 
 def _memory_advice(home: Path) -> str:

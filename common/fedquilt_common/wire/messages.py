@@ -229,6 +229,8 @@ class FailedMessage(WireMessage):
 
 OUT_OF_MEMORY: Final = "out-of-memory"
 """Kind of the notice that the board trains smaller sub-models from now on."""
+MEMORY_LOST: Final = "memory-lost"
+"""Kind of the notice that clients have started without the private memory that they had."""
 WORKER_RESTARTED: Final = "worker-restarted"
 """Kind of the notice that a training process died and was started again."""
 MUTED: Final = "muted"
@@ -240,8 +242,9 @@ class NoticeMessage(WireMessage):
 
     Attributes:
         kind: ``out-of-memory`` (a training process ran out of memory; the board trains smaller sub-models from now
-            on), ``worker-restarted`` (a training process died and was started again) or ``muted`` (the relay of a site
-            ignores a board that floods for a while).
+            on), ``memory-lost`` (clients have started without the private memory that they had), ``worker-restarted``
+            (a training process died and was started again) or ``muted`` (the relay of a site ignores a board that
+            floods for a while).
         text: what happened, for people.
         run: the run in which it happened; null: in no run.
         client: the client whose training it concerns; null: none.

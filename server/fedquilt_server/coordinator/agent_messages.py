@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from fedquilt_common.errors import PayloadError
-from fedquilt_common.wire.messages import OUT_OF_MEMORY, AgentPresence, FailedMessage, NoticeMessage, Telemetry
+from fedquilt_common.wire.messages import (
+    MEMORY_LOST,
+    OUT_OF_MEMORY,
+    AgentPresence,
+    FailedMessage,
+    NoticeMessage,
+    Telemetry,
+)
 from fedquilt_common.wire.mqtt_limits import MESSAGE_EXPIRY
 from fedquilt_common.wire.parsing import parse, parse_telemetry
 from fedquilt_common.wire.topics import BRIDGE_DOWN, BRIDGE_UP, Address
@@ -24,6 +31,8 @@ from fedquilt_server.status.snapshot import CLIENT_DECLINES, CLIENT_FAILED, Boar
 
 RELAY_SECONDS: Final = 10.0
 """How long the relay of a site may connect later than its boards before it is reported."""
+_NOTICE_EVENTS: Final[dict[str, EventKind]] = {OUT_OF_MEMORY: "out of memory", MEMORY_LOST: "memory lost"}
+"""The event of each kind of notice; that of all others is ``notice``."""
 
 
 class AgentMessages:
@@ -149,10 +158,9 @@ class AgentMessages:
         """Write what an agent reports for people; an agent that reports too much is not written down."""
         if notice.run not in (None, self._run) or not self._limit.count_refusal(notice.agent):
             return
-        now, ran_out = clock.now(), notice.kind == OUT_OF_MEMORY
-        if ran_out:
+        now, kind = clock.now(), _NOTICE_EVENTS.get(notice.kind, "notice")
+        if notice.kind == OUT_OF_MEMORY:
             self._history.counts_of(notice.agent).out_of_memory_at = now
-        kind: EventKind = "out of memory" if ran_out else "notice"
         self._history.add(kind, now, notice.text, board=notice.agent, client=notice.client, exchange=notice.exchange)
 
     def _take_failure(self, failure: FailedMessage) -> None:

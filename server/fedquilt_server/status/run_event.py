@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 EventKind = Literal[
     "started", "joined", "back", "restarted", "silent", "left", "late", "rejected", "declined", "out of memory",
-    "too small", "notice", "recovered", "round restarted", "deadline", "diverged", "paused", "continued", "dropped",
-    "readmitted", "finished", "failed", "stopped", "site cut off", "moved",
+    "too small", "memory lost", "notice", "recovered", "round restarted", "deadline", "diverged", "paused", "continued",
+    "dropped", "readmitted", "finished", "failed", "stopped", "site cut off", "moved",
 ]  # fmt: skip
 EventLevel = Literal["info", "warning", "error"]
 
@@ -27,6 +27,7 @@ LEVELS: Final[dict[EventKind, EventLevel]] = {
     "declined": "warning",
     "out of memory": "warning",
     "too small": "warning",
+    "memory lost": "warning",
     "notice": "info",
     "recovered": "info",
     "round restarted": "warning",

@@ -25,7 +25,7 @@ from fedquilt_server.status.scores import (
     second_metrics,
     training_share,
 )
-from fedquilt_server.status.units import duration, percent, traffic
+from fedquilt_server.status.units import duration, is_number, percent, traffic
 
 LABEL_WIDTH = 11
 
@@ -95,9 +95,8 @@ def _scores(rows: Sequence[RoundResult]) -> Iterator[tuple[str, str]]:
     for other in second_metrics(rows):
         if found := measured_scores(rows, other.name):
             yield other.label, _with_best(found, other)
-    average = measured_scores(rows, "average")
-    if average:
-        yield "sub-models", f"{average[-1][1]:.4f} on average over the levels"
+    if averages := [row.average for row in rows if is_number(row.average)]:
+        yield "sub-models", f"{averages[-1]:.4f} on average over the levels"
     if losses := measured_scores(rows, "loss"):
         lowest = min(losses, key=_value)
         yield "loss", f"{show_loss(losses[-1][1])} (lowest {show_loss(lowest[1])} in round {lowest[0]})"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.agents import failures, plus, same
+from tests.support.agents import failures, notices, plus, same
 
 from fedquilt_client.worker_pool import WorkerPool
 from fedquilt_common.errors import RunFolderError
@@ -69,6 +69,19 @@ def test_a_damaged_memory_fails_its_client_only_and_is_named(peer: Peer, host: H
         memory.write_bytes(whole)
         peer.open("run-1", 2, kit.blob(), [0], since=since)
         peer.reply(0, 2)
+
+
+def test_lost_memory_is_reported_once_for_all_clients(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:
+    peer.publish(peer.topics.run, kit.run(algorithm={"name": kit.package("forgetful", COUNTING)}))
+    peer.open("run-1", 8, kit.blob(), [0, 1], since={"0": (7, 0), "1": (6, 0)})
+    with host(allow_import=("forgetful",)):
+        peer.reply(0, 8)
+        peer.reply(1, 8)
+        found = wait_for(lambda: notices(peer))
+    text = (
+        "the private memory of client 0 after round 7, client 1 after round 6 is missing; training started without it"
+    )
+    assert [(notice.kind, notice.text.startswith(text)) for notice in found] == [("memory-lost", True)]
 
 
 def test_a_lost_record_fails_its_client_only(peer: Peer, host: Host, kit: Kit, wait_for: Wait) -> None:

@@ -14,7 +14,7 @@ from tests.support.agent_store import BEFORE, CLIENT, check_whole, closing_store
 from fedquilt_client import store as module
 from fedquilt_client.records import StoredReply
 from fedquilt_client.store import AgentStore
-from fedquilt_common.errors import FolderInUseError
+from fedquilt_common.errors import FolderInUseError, RunFolderError
 from fedquilt_common.files.digests import digest_file
 from fedquilt_common.files.durable import write_durably
 from fedquilt_common.files.locking import lock_folder
@@ -159,21 +159,25 @@ def test_a_client_that_never_counted_starts_without_memory(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_memory_that_is_not_there_is_told_once_if_the_runs_clients_keep_any(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, kept: bool
-) -> None:
+def test_memory_that_is_not_there_is_told_once_if_the_runs_clients_keep_any(tmp_path: Path, kept: bool) -> None:
     store = open_store(tmp_path)
     assert store.memory(CLIENT, (7, 0)) is None
-    assert not caplog.text  # nobody knows yet whether there was any
-    for _ in range(2):
-        store.note_memory(kept=kept)
-    told = "client 3: its private memory after round 7 is missing; it started without memory"
-    assert caplog.text.count(told) == (1 if kept else 0)
-    caplog.clear()
+    assert store.note_memory(kept=kept) == ({CLIENT: 7} if kept else {})
+    assert not store.note_memory(kept=kept)
     commit(store, 1, None, memory=False)
     assert store.memory(CLIENT, (1, 0)) is None
-    store.note_memory(kept=kept)
-    assert not caplog.text  # it is known that there is none
+    assert not store.note_memory(kept=kept)  # it is known that there is none
+
+
+def test_an_older_copy_of_the_run_folder_is_not_continued_without_memory(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    for number in (1, 2, 3, 4):
+        commit(store, number, None if number == 1 else (number - 1, 0))
+    assert memory(store, 3) == "memory 3"
+    with pytest.raises(RunFolderError, match=r"after round 2, but this board has that of round 4.* older copy"):
+        store.memory(CLIENT, (2, 0))
+    commit(store, 5, (4, 0), memory=False)
+    assert store.memory(CLIENT, (9, 0)) is None  # another board has hosted the client since
 
 
 def test_old_files_go(tmp_path: Path) -> None:
