@@ -237,7 +237,7 @@ def _keys(section: Schema, schemas: Mapping[str, Schema], prefix: str) -> Iterat
             continue
         suffix, found = inner
         yield f"**`{key}`**", "list of sections" if suffix else "section", "required" if required else "", "", meaning
-        if not key.startswith("fleet.N.variants"):  # they have the keys of `model` and `training`
+        if key not in ("fleet.N.privacy", "fleet.N.variants"):  # their keys and defaults are the experiment's
             yield from _keys(found, schemas, f"{key}{suffix}.")
 
 

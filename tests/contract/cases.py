@@ -131,7 +131,7 @@ CASES: dict[str, Case] = {
             ({"exits": {"strong": 1}}, "no number of exits for"),
             ({"exits": {"strong": 0, "medium": 1, "weak": 1}}, "1 or more"),
             ({"temperature": 0.0}, "positive"),
-            ({"distillation": 1.5}, "between 0 and 1"),
+            ({"distillation": 1.5}, "from 0 to 1"),
         ),
         rounds=12,
         accuracy=0.75,
@@ -185,7 +185,7 @@ CASES: dict[str, Case] = {
     "fedbuff": Case(
         degenerate=None,
         why="clients send what training changed, which rounds differently",
-        refused=(({"buffer": 0}, "from 1"), ({"staleness": -1}, "0 or")),
+        refused=(({"buffer": 0}, "from 1"), ({"staleness": -1}, "staleness must be 0 or")),
         rounds=14,
         ordered=True,
     ),

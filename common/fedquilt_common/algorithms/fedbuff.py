@@ -51,8 +51,10 @@ class FedBuff(FedAvg):
     def __post_init__(self) -> None:
         if self.buffer is not None and (type(self.buffer) is not int or self.buffer < 1):
             raise ValueError(f"buffer = {self.buffer!r}: must be a whole number from 1, or null")
-        if not 0 < self.server_lr < float("inf") or not 0 <= self.staleness < float("inf"):
-            raise ValueError("server_lr must be a positive number, and staleness 0 or a positive number")
+        if not 0 < self.server_lr < float("inf"):
+            raise ValueError("server_lr must be a positive number")
+        if not 0 <= self.staleness < float("inf"):
+            raise ValueError("staleness must be 0 or a positive number")
 
     def participation_problem(self, per_round: int) -> str:
         """Return that more updates make a step than clients train at once; empty if not."""

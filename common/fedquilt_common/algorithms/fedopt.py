@@ -43,10 +43,12 @@ class FedOPT(FedAvg):
     tau: float = 1e-3
 
     def __post_init__(self) -> None:
-        if not 0 < self.server_lr < float("inf") or not 0 < self.tau < float("inf"):
-            raise ValueError("server_lr and tau must be positive numbers")
-        if not 0 <= self.momentum < 1 or not 0 <= self.beta2 < 1:
-            raise ValueError("beta1 and beta2 must be from 0 up to, not including, 1")
+        for name, value in (("server_lr", self.server_lr), ("tau", self.tau)):
+            if not 0 < value < float("inf"):
+                raise ValueError(f"{name} must be a positive number")
+        for name, value in (("beta1", self.momentum), ("beta2", self.beta2)):
+            if not 0 <= value < 1:
+                raise ValueError(f"{name} must be from 0 up to, not including, 1")
 
     @property
     def momentum(self) -> float:

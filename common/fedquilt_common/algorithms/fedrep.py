@@ -29,8 +29,10 @@ class FedRep(PrivateHead):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.body_epochs < 1 or (self.head_epochs is not None and self.head_epochs < 1):
-            raise ValueError("head_epochs and body_epochs must be 1 or more")
+        if self.body_epochs < 1:
+            raise ValueError("body_epochs must be 1 or more")
+        if self.head_epochs is not None and self.head_epochs < 1:
+            raise ValueError("head_epochs must be 1 or more; leave it out to use training.epochs")
 
     def private_passes(self, epochs: int, rounds: int) -> int:
         """Return the passes over a client's samples: those of the head, whose inputs follow from them, and the base."""

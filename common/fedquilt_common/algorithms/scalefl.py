@@ -64,8 +64,10 @@ class ScaleFL:
     def __post_init__(self) -> None:
         check_widths("widths", self.widths)
         check_exits(self.exits, self.widths)
-        if not 0 < self.temperature < float("inf") or not 0 <= self.distillation <= 1:
-            raise ValueError("temperature must be positive, and distillation between 0 and 1")
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError("temperature must be a positive number")
+        if not 0 <= self.distillation <= 1:
+            raise ValueError("distillation must be from 0 to 1")
 
     def part(self, anatomy: Anatomy, kind: str) -> Slice:
         """Return the sub-model of a kind of board: the first channels (floor), and the stages up to its last exit.

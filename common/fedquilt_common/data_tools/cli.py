@@ -99,7 +99,10 @@ def inspect_(
         ThresholdRule | None, typer.Option(help="Show FedReb's rebalanced data sets with this threshold.")
     ] = None,
     png: Annotated[Path | None, typer.Option(help="Write a figure of the clients' samples.")] = None,
-    figure: Annotated[FigureKind, typer.Option(help="bars as in the FedReb thesis, bubbles as in FedAKD's.")] = "bars",
+    figure: Annotated[
+        FigureKind | None,
+        typer.Option(help="With --png: bars as in the FedReb thesis (default), or bubbles as in FedAKD's."),
+    ] = None,
     allow: AllowedPackages = None,
     json_: JsonFacts = False,
 ) -> None:
@@ -107,6 +110,8 @@ def inspect_(
 
     A folder needs no FEDQUILT_DATA. If it holds only a part of a data set, its files are described.
     """
+    if figure is not None and png is None:
+        raise ExperimentError(f"--figure {figure}: there is no file for it; add --png FILE")
     with print_to_stderr(wanted=json_):
         found = inspect_target(target, allow or [], overrides or [], rebalanced)
     if json_:
@@ -117,7 +122,7 @@ def inspect_(
         if found.clients is None:
             raise ExperimentError(f"--png: {target} holds no data set whose samples can be counted; leave it out")
         png.parent.mkdir(parents=True, exist_ok=True)
-        write_figure(png, found.clients, found.what, found.title, figure)
+        write_figure(png, found.clients, found.what, found.title, figure or "bars")
         typer.echo(f"wrote {png}", err=True)
 
 

@@ -363,8 +363,9 @@ class FleetLine(Section):
         workers: training processes that an agent runs at a time.
         relay: the agents add up the replies of their clients before they travel; needs `exact_sums`.
         link: the link to these boards that `simulate` and the compose file simulate.
-        privacy: the privacy of the line's clients; null: that of the experiment.
-        variants: models and trainings that the line's clients use in turn; at most one for each client.
+        privacy: the privacy of the line's clients, with the keys of `privacy`; missing ones are the experiment's.
+        variants: what the line's clients use in turn, at most one for each client: each has `model`, `training` and
+            `privacy`, whose missing keys are the experiment's.
     """
 
     kind: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=32)] = "generic"

@@ -214,7 +214,7 @@ class Workbench(ExperimentTools):
         if not declaration_of(self.algorithm()).any_models:
             raise ExperimentError(
                 f"fleet: its variants have models of their own, but '{self.experiment.algorithm.name}' has one model "
-                "for all clients; remove the variants' models, or choose an algorithm of soft labels"
+                "for all clients; remove the variants' models, or choose an algorithm of soft labels or fedproto"
             )
         for model, learner in zip(self.experiment.models, self.prototypes, strict=True):
             try:

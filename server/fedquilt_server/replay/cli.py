@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -25,6 +25,8 @@ from fedquilt_server.replay.work_folder import ReplayOptions
 from fedquilt_server.status.console import ERROR_CONSOLE, STANDARD_ERROR, print_message
 from fedquilt_server.status.run_file_names import JOURNAL
 
+SAMPLES: Final = 500
+"""Rounds that a prediction simulates."""
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
@@ -43,15 +45,19 @@ def replay(
     workers: Annotated[
         int | None, typer.Option(min=1, max=1024, help="Training processes; default: one per processor core.")
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads of each, the same as on the boards.")] = 1,
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Threads of each, the same as on the boards; default: 1.")
+    ] = None,
     evaluate: Annotated[bool, typer.Option("--evaluate", help="Evaluate each round, and compare the scores.")] = False,
     retrain: Annotated[bool, typer.Option("--retrain", help="Train even the replies whose files are kept.")] = False,
     what_if: Annotated[
         list[str] | None,
         typer.Option(help="Predict rounds with another KEY=VALUE, such as deadline=30 or boards=100x; repeatable."),
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, max=100_000, help="Rounds to simulate for --what-if.")] = 500,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of --what-if.")] = 0,
+    samples: Annotated[
+        int | None, typer.Option(min=1, max=100_000, help="Rounds to simulate for --what-if; default: 500.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of --what-if; default: 0.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON; progress goes to stderr.")] = False,
 ) -> None:
     """Replay a run from its journal without boards, and check that it gives the same model, bit for bit.
@@ -59,13 +65,14 @@ def replay(
     Replies come from the run folder (coordinator --keep-replies), or are trained again and compared with the journal.
     With --what-if, predict the times of its rounds with other settings instead.
     """
+    of_replay = {"out": out, "workers": workers, "threads": threads, "evaluate": evaluate, "retrain": retrain}
+    of_prediction = {"samples": samples, "seed": seed}
     if what_if:
-        if evaluate or retrain:
-            given = "--evaluate" if evaluate else "--retrain"
-            raise ExperimentError(f"{given} --what-if: a prediction trains no model; remove one of the two")
-        return _predict(run, what_if, samples, seed, json_)
+        _refuse(of_replay, "has no effect with --what-if, which trains no model; remove one of the two")
+        return _predict(run, what_if, samples or SAMPLES, seed or 0, json_)
+    _refuse(of_prediction, "is for a prediction; remove it, or add --what-if")
     stop = StopSignal()
-    settings = ReplaySettings(workers or os.cpu_count() or 1, ReplayOptions(evaluate, retrain, threads), stop)
+    settings = ReplaySettings(workers or os.cpu_count() or 1, ReplayOptions(evaluate, retrain, threads or 1), stop)
     try:
         with _work_folder(out) as work, print_to_stderr(wanted=json_):
             report = _replay(run, work, settings)
@@ -80,6 +87,13 @@ def replay(
     if not report.identical:
         raise typer.Exit(RunFailedError.exit_code)
     return None
+
+
+def _refuse(options: Mapping[str, object], reason: str) -> None:
+    """Refuse options of the other use of the command; None and False: not given."""
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise ExperimentError(f"--{name} {reason}")
 
 
 def _predict(run: Path, what_if: list[str], samples: int, seed: int, as_json: bool) -> None:

@@ -91,8 +91,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "fedquilt: --federation: federation 'a b' cannot be used in a topic",
         ),
         (("coordinator", "small.yaml", "--broker", "mqtt://h", "--patience", "inf"), 2, "inf is not a finite number"),
-        (("replay", "r", "--evaluate", "--what-if", "deadline=3"), 4, "--evaluate --what-if: a prediction trains no"),
-        (("replay", "r", "--retrain", "--what-if", "deadline=3"), 4, "--retrain --what-if: a prediction trains no"),
+        (("replay", "r", "--evaluate", "--what-if", "deadline=3"), 4, "--evaluate has no effect with --what-if"),
+        (("replay", "r", "--threads", "1", "--what-if", "deadline=3"), 4, "--threads has no effect with --what-if"),
+        (("replay", "r", "--seed", "0"), 4, "--seed is for a prediction; remove it, or add --what-if"),
+        (
+            ("data", "inspect", "digits", "--figure", "bubbles"),
+            4,
+            "--figure bubbles: there is no file for it; add --png",
+        ),
     ],
 )
 def test_mistakes_in_options(
