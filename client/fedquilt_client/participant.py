@@ -197,7 +197,10 @@ class Participant(ABC):
             case "round":
                 self._open_round(parse(RoundMessage, payload, topic), retained=message.retained)
             case "inbox":
-                self._take_inbox(parse_inbox(payload, topic))
+                inbox = parse_inbox(payload, topic)
+                if isinstance(inbox, ReceiptMessage) and inbox.outcome == "rejected":
+                    self._presence.note_rejected(time.monotonic())
+                self._take_inbox(inbox)
             case "coordinator":
                 self._take_coordinator(parse(CoordinatorPresence, payload, topic))
             case "end":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -15,6 +16,8 @@ log = logging.getLogger(__name__)
 
 WILL_DELAY: Final = 20
 """Seconds after which the broker publishes an agent's will: more than a restart of the agent takes."""
+RESTORE_SECONDS: Final = 30.0
+"""Seconds between two times that an agent publishes its presence again because its replies are rejected."""
 MOST_OTHERS: Final = 8
 """Other agents with the same id that are reported and answered."""
 
@@ -34,6 +37,8 @@ class OwnPresence:
         self._make = make
         self._announced = self._cleared = self._refusal_reported = False
         self._others: set[str] = set()
+        self._replaced = False
+        self._restored_at = -math.inf
 
     def connect(self) -> None:
         """Publish it after a connection: the broker may have lost it."""
@@ -55,6 +60,19 @@ class OwnPresence:
             self._cleared = False
             self.publish()
 
+    def note_rejected(self, now: float) -> None:
+        """Publish it again after a reply was rejected, if another one replaced it on the topic; not too often.
+
+        The coordinator believes the last one that it has received, whoever published it, as long as this agent sends
+        anything.
+
+        Args:
+            now: monotonic seconds.
+        """
+        if self._replaced and now - self._restored_at >= RESTORE_SECONDS:
+            self._restored_at = now
+            self.publish()
+
     def note_refused(self, refused: PublicationRefused) -> None:
         """Log once why the broker refuses it; the ACL may name this agent later."""
         agent = self._make().agent
@@ -68,8 +86,9 @@ class OwnPresence:
     def take(self, presence: AgentPresence) -> None:
         """Handle what arrived on its topic."""
         own = self._make()
-        source = presence.instance, presence.boot
-        if presence.online and source == (own.instance, own.boot):
+        is_own = (presence.instance, presence.boot) == (own.instance, own.boot)
+        self._replaced = presence.online and not is_own
+        if presence.online and is_own:
             self._announced = True
         elif not presence.online and self._announced:  # a late will, or another agent with this id has left
             self.publish()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import importlib
 import os
 import sys
@@ -81,7 +82,7 @@ def run(arguments: list[str]) -> int:
         print_error(error)
         return error.exit_code
     except OSError as error:
-        print_error(f"{error}. Check the path, its permissions and the free disk space")
+        print_error(f"{error}. {_advise(error)}")
         return FedquiltError.exit_code
     except ModuleNotFoundError as error:
         print_error(f"the Python package {error.name} is missing: {how_to_install('server')}")
@@ -92,6 +93,13 @@ def run(arguments: list[str]) -> int:
     except SystemExit as leaving:
         return _exit_code(leaving)
     return 0
+
+
+def _advise(error: OSError) -> str:
+    """Return what to do about an error of the system that no other place explains."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "Allow more open files: `ulimit -n 1024` in this shell, or LimitNOFILE in the systemd service"
+    return "Check the path, its permissions and the free disk space"
 
 
 def _exit_code(leaving: SystemExit) -> int:

@@ -44,6 +44,8 @@ def _advise(name: str | None, folder: Path) -> str:
     advice = f"Free disk space in {folder} or make it writable"
     if name in _OF_A_FAULTY_DISK:
         advice = _FAULTY
+    elif name == "EISDIR":
+        advice = "A folder is in the place of a file: move it away"
     elif name in ("ENOENT", "ENOTDIR"):
         advice = f"Check the path: {folder} must be a folder that exists, and nothing may remove it during the run"
     return f"{advice}, then run the same command again to resume"

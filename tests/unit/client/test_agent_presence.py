@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -12,6 +13,7 @@ from tests.support.agents import plus, presences, same
 from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
 from fedquilt_client.agent import Agent
+from fedquilt_client.presence import OwnPresence
 from fedquilt_client.settings import AgentSettings
 from fedquilt_common.wire.broker_url import BrokerAddress
 from fedquilt_common.wire.messages import AgentPresence, CoordinatorPresence
@@ -67,6 +69,33 @@ def test_two_agents_with_one_id_find_out_and_go_on(
         assert len(instances) == 2
         assert len(presences(peer)) <= 4  # two presences, and one answer of each
     assert len(complaints()) == 2
+
+
+def test_an_agent_takes_its_clients_back_from_another_with_its_id_that_is_gone() -> None:
+    published: list[AgentPresence] = []
+
+    def make() -> AgentPresence:
+        return AgentPresence(agent="board", online=True, boot=2, clients=[0, 1], instance="own")
+
+    def publish(topic: str, payload: bytes, **_: object) -> None:
+        published.append(AgentPresence.model_validate_json(payload))
+
+    presence = OwnPresence(cast("Transport", SimpleNamespace(publish=publish)), Topics("lab"), make)
+    presence.connect()
+    presence.take(make())
+    presence.note_rejected(100.0)
+    assert len(published) == 1  # its reply has another fault
+    other = AgentPresence(agent="board", online=True, boot=9, clients=[5], instance="other")
+    presence.take(other)
+    presence.take(make())  # the answer
+    presence.take(other)
+    assert len(published) == 2
+    for now, total in ((101.0, 3), (130.9, 3), (131.0, 4)):
+        presence.note_rejected(now)
+        assert len(published) == total
+    presence.take(make())
+    presence.note_rejected(200.0)
+    assert published == [make()] * 4
 
 
 def test_an_agent_that_is_shown_as_offline_announces_itself_again(peer: Peer, host: Host, wait_for: Wait) -> None:

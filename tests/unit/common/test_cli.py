@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import re
@@ -199,6 +200,18 @@ def test_however_a_command_ends_there_is_a_code(
 ) -> None:
     monkeypatch.setattr(cli, "_dispatch", command_of("click.core", raised))
     assert cli.run(["demo"]) == code
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [(errno.EMFILE, "Allow more open files: `ulimit -n 1024`"), (errno.EACCES, "Check the path, its permissions")],
+)
+def test_an_error_of_the_system_is_explained(
+    number: int, advice: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "_dispatch", command_of("click.core", OSError(number, os.strerror(number))))
+    assert cli.run(["demo"]) == 1
+    assert f"{os.strerror(number)}. {advice}" in capsys.readouterr().err
 
 
 def command_of(module: str, raised: BaseException) -> Callable[[list[str]], None]:

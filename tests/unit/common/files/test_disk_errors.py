@@ -16,7 +16,7 @@ from fedquilt_common.files.disk_errors import report_disk_errors
     ("number", "advice"),
     [
         (errno.ENOSPC, "Free disk space in"),
-        (errno.EISDIR, "Free disk space in"),
+        (errno.EISDIR, "A folder is in the place of a file: move it away"),
         (errno.ENOENT, "Check the path: "),
         (errno.ENOTDIR, "Check the path: "),
         (errno.EIO, "Check that the disk is connected"),
