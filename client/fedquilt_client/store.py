@@ -381,9 +381,8 @@ def _read_flag(path: Path) -> bool | None:
 
 def _older_run_folder(client: int, asked: int, newest: int) -> str:
     return (
-        f"the run asks client {client} to start from its private memory after round {asked}, but this board has that "
-        f"of round {newest} already: the coordinator's run folder is an older copy, and its run would end with another "
-        "model. Restore the newest copy of the run folder, or start a new run with another --out"
+        f"the run asks for the private memory of client {client} after round {asked}, but this board is at round "
+        f"{newest}: the coordinator's run folder is an older copy. Restore the newest one, or start a new run with another --out"
     )
 
 

@@ -262,15 +262,27 @@ def _without_value(message: str, name: str, value: Any) -> str:
 def error_line(problem: Problem, source: str, overrides: Sequence[Override] = ()) -> str:
     """Return the line that names a problem's place, value and reason; the place is an override or ``source``."""
     value = "" if problem.value is None else f" = {_short_repr(problem.value)}"
-    return f"{_origin(problem.path, source, overrides)}: {problem.path}{value}: {problem.why}"
+    return f"{_origin(problem, source, overrides)}: {problem.path}{value}: {problem.why}"
 
 
-def _origin(path: str, source: str, overrides: Sequence[Override]) -> str:
-    """Return the label of the override that set the value, or the name of the file."""
-    for override in reversed(overrides):
-        if f"{path}.".startswith(override.path + "."):
-            return override.label
-    return source
+def _origin(problem: Problem, source: str, overrides: Sequence[Override]) -> str:
+    """Return the label of the override that set the value, or all in it, or the name of the file."""
+    origins = {_label_of(path, overrides) for path in _leaves(problem.path, problem.value)}
+    return (origins.pop() if len(origins) == 1 else None) or source
+
+
+def _label_of(path: str, overrides: Sequence[Override]) -> str | None:
+    above = (override.label for override in reversed(overrides) if f"{path}.".startswith(override.path + "."))
+    return next(above, None)
+
+
+def _leaves(path: str, value: Any) -> Iterator[str]:
+    """Yield the paths of what is not a section, in a value and the sections in it."""
+    if not isinstance(value, Mapping) or not value:
+        yield path
+        return
+    for key, inner in value.items():
+        yield from _leaves(f"{path}.{key}", inner)
 
 
 def _short_repr(value: Any) -> str:

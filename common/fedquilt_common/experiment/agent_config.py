@@ -59,6 +59,15 @@ class AgentConfig(Section):
     once: bool = False
     relay: bool = False
 
+    @field_validator("clients")
+    @classmethod
+    def _check_clients(cls, value: str | int) -> str | int:
+        try:
+            parse_clients(str(value))
+        except ExperimentError as error:
+            raise ValueError(str(error)) from None
+        return value
+
     @field_validator("power_command")
     @classmethod
     def _check_command(cls, value: str | None) -> str | None:
@@ -94,11 +103,7 @@ class AgentConfig(Section):
 
     @property
     def hosted(self) -> tuple[int, ...]:
-        """The clients that the agent hosts.
-
-        Raises:
-            ExperimentError: ``clients`` is not a list of clients.
-        """
+        """The clients that the agent hosts."""
         return parse_clients(str(self.clients))
 
     @property
@@ -146,22 +151,30 @@ def merge_config(model: type[_Config], command: str, config: Path | None, option
         options: values by key, with ``_`` for ``-``.
 
     Raises:
-        ExperimentError: the file cannot be read, or a value is missing or not valid.
+        ExperimentError: the file cannot be read, or a value is missing or not valid; lists every problem, one line
+            each, which names the file or the command.
     """
     try:
         return model.model_validate({**(read_agent_config(config) if config else {}), **options})
     except ValidationError as error:
-        mistakes = map(describe_mistake, list_problems(error, model))
-        raise ExperimentError(f"{command}: {'; '.join(mistakes)}") from None
+        problems = list_problems(error, model)
+        places = [config if config and _option_of(problem) not in options else command for problem in problems]
+        lines = [f"{place}: {describe_mistake(problem)}" for place, problem in zip(places, problems, strict=True)]
+        raise ExperimentError("\n".join(lines)) from None
+
+
+def _option_of(problem: Problem) -> str:
+    return problem.path.partition(".")[0].replace("-", "_")
 
 
 def describe_mistake(problem: Problem) -> str:
     """Return a problem of a configuration as a sentence; that of the whole configuration without its values."""
-    if not problem.path:
+    key = problem.path.replace("_", "-")
+    if not key or problem.why.startswith(f"{key} "):
         return problem.why
     if problem.why == MISSING:
-        return f"--{problem.path} is missing; give it as an option or in --config"
-    return _PASSWORD.sub(r"\1:***@", f"{problem.path}: {problem.why} (it is {problem.value!r})")
+        return f"--{key} is missing; give it as an option or in --config"
+    return _PASSWORD.sub(r"\1:***@", f"{key}: {problem.why} (it is {problem.value!r})")
 
 
 def parse_own_data(entries: Sequence[str]) -> dict[int, str]:

@@ -168,7 +168,7 @@ def _find_problems(
             compared.setdefault(score, []).extend(_own_figure(run, score, baselines) for run in runs)
     for score, values in compared.items():
         if all(value is None for value in values):
-            yield f"No run has the score '{score}': check its spelling."
+            yield f"No run has the score '{score}': it is misspelt, or these runs do not measure it."
     yield from (f"{problem[0].upper()}{problem[1:]}." for problem in _find_percentages(table))
 
 

@@ -50,22 +50,20 @@ def plan_route(start: Point, nodes: Sequence[Point]) -> Route:
     """Plan a short route from ``start`` past all nodes (thesis, equations 4.5 to 4.8).
 
     Christofides' algorithm gives a closed tour. Threshold accepting with 2-opt moves shortens it. Of the two legs at
-    the start, the longer one is left out.
+    the start, the longer one is left out. Nodes at the start come first and do not count as the ends of a leg.
 
     Raises:
         FedquiltError: networkx is not installed.
     """
-    if len(nodes) < 2:
-        return Route(start, nodes, list(range(len(nodes))))
-    tour = _find_tour([start, *nodes])
-    first, last = (_stop_position(start, nodes, stop) for stop in (tour[1], tour[-2]))
-    if math.dist(start, first) > math.dist(start, last):
-        tour = tour[::-1]
-    return Route(start, nodes, [stop - 1 for stop in tour[1:-1]])
-
-
-def _stop_position(start: Point, nodes: Sequence[Point], stop: int) -> Point:
-    return start if stop == 0 else nodes[stop - 1]
+    here = [number for number, node in enumerate(nodes) if node == start]
+    away = [number for number, node in enumerate(nodes) if node != start]
+    if len(away) < 2:
+        return Route(start, nodes, [*here, *away])
+    tour = _find_tour([start, *(nodes[number] for number in away)])
+    order = [away[stop - 1] for stop in tour[1:-1]]
+    if math.dist(start, nodes[order[0]]) > math.dist(start, nodes[order[-1]]):
+        order.reverse()
+    return Route(start, nodes, [*here, *order])
 
 
 def _find_tour(points: Sequence[Point]) -> list[int]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query, Response
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 
+from fedquilt_server.runs.tables import rounds_csv
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import RunEvent
@@ -78,7 +79,7 @@ def api_routes() -> APIRouter:
     async def rounds(run: RequestedRun, since: Since = 0, form: DownloadFormat = "json") -> Response:
         """Return one row per finished round, oldest first. CSV has the columns that hold one number or text."""
         rows = rounds_since(run.store.current, since)
-        return _csv(rows, RoundResult, "rounds") if form == "csv" else _json(_ROUNDS.dump_json(rows))
+        return _csv(rounds_csv(rows), "rounds") if form == "csv" else _json(_ROUNDS.dump_json(rows))
 
     @router.get("/boards", response_model=list[BoardStatus], summary="The boards")
     async def boards(run: RequestedRun) -> Response:
@@ -94,7 +95,7 @@ def api_routes() -> APIRouter:
     async def replies(run: RequestedRun, since: Since = 0, form: DownloadFormat = "json") -> Response:
         """Return the replies of the latest rounds, oldest first. The run's `replies.csv` holds all of them."""
         rows = [row for row in run.store.current.reply_rows if row.place[0] > since]
-        return _csv(rows, ReplyRow, "replies") if form == "csv" else _json(_REPLIES.dump_json(rows))
+        return _csv(write_replies(rows), "replies") if form == "csv" else _json(_REPLIES.dump_json(rows))
 
     @router.get("/coverage", response_model=ThinCoverage | None, summary="Which parts of the model were trained")
     async def coverage(run: RequestedRun, channels: MostChannels = _ALL_CHANNELS) -> Response:
@@ -109,20 +110,14 @@ def _json(text: str | bytes) -> Response:
     return Response(text, media_type="application/json")
 
 
-def _csv(rows: Iterable[BaseModel], model: type[BaseModel], name: str) -> Response:
+def _csv(table: str, name: str) -> Response:
     headers = {"content-disposition": f'attachment; filename="{name}.csv"'}
-    return Response(write_csv(rows, scalar_fields(model)), media_type="text/csv", headers=headers)
+    return Response(table, media_type="text/csv", headers=headers)
 
 
-def scalar_fields(model: type[BaseModel]) -> list[str]:
-    """Return the fields that hold one number or text."""
-    schema = model.model_json_schema(mode="serialization")["properties"]
-    return [name for name, field in schema.items() if field.get("type") not in ("object", "array")]
-
-
-def write_csv(rows: Iterable[BaseModel], columns: Sequence[str]) -> str:
-    """Write rows as CSV. None is an empty cell."""
-    out = io.StringIO()
+def write_replies(rows: Iterable[ReplyRow]) -> str:
+    """Write replies as CSV, with the columns of ``replies.csv``. None is an empty cell."""
+    out, columns = io.StringIO(), list(ReplyRow.model_fields)
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows([_cell(getattr(row, column)) for column in columns] for row in rows)

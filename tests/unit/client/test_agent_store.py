@@ -174,7 +174,7 @@ def test_an_older_copy_of_the_run_folder_is_not_continued_without_memory(tmp_pat
     for number in (1, 2, 3, 4):
         commit(store, number, None if number == 1 else (number - 1, 0))
     assert memory(store, 3) == "memory 3"
-    with pytest.raises(RunFolderError, match=r"after round 2, but this board has that of round 4.* older copy"):
+    with pytest.raises(RunFolderError, match=r"after round 2, but this board is at round 4.* older copy"):
         store.memory(CLIENT, (2, 0))
     commit(store, 5, (4, 0), memory=False)
     assert store.memory(CLIENT, (9, 0)) is None  # another board has hosted the client since

@@ -153,6 +153,21 @@ def test_all_problems_at_once_each_with_its_source() -> None:
     assert any(line.startswith("--set algorithm.name=nothing: algorithm.name") for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (["trainnig.lr=1"], "--set trainnig.lr=1: trainnig = {'lr': 1}: unknown key; did you mean 'training'?"),
+        (["data.partiton.a.b=1"], "--set data.partiton.a.b=1: data.partiton = {'a': {'b': 1}}: unknown key"),
+        (["trainnig={}"], "--set trainnig={}: trainnig = {}: unknown key"),
+        (["sed.a=1", "sed.b=2"], "f: sed = {'a': 1, 'b': 2}: unknown key"),  # two overrides, and a line names one place
+    ],
+)
+def test_an_unknown_section_is_blamed_on_the_override_that_makes_it(overrides: list[str], line: str) -> None:
+    with pytest.raises(ExperimentError) as error:
+        parse_experiment(MINIMAL, "f", overrides)
+    assert str(error.value).startswith(line)
+
+
 def test_several_contradictions_at_once() -> None:
     assert len(refusal(FULL, "data.clients=7", "fleet.0.agents=5").splitlines()) == 3
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
@@ -181,6 +182,19 @@ def test_a_misspelt_key_is_named_beside_the_one_that_is_missing() -> None:
         merge_config(AgentConfig, "agent", None, {"broker": "b", "id": "a", "client": "0-3"})
     assert "--clients is missing; give it as an option or in --config" in str(error.value)
     assert "client: unknown key; did you mean 'clients'? (it is '0-3')" in str(error.value)
+
+
+def test_each_mistake_names_the_file_or_the_command_and_the_key_as_it_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text("broker: b\nid: a\nclients: 3-0\nmax-epsilonn: 3\nmax-delta: '1'\nworkers: 0\n")
+    with pytest.raises(ExperimentError) as error:
+        merge_config(AgentConfig, "agent", file, {"workers": -1})
+    assert sorted(str(error.value).splitlines()) == [
+        f"{file}: clients '3-0' are not valid: write them as 0-3 or 0,2,5",
+        f"{file}: max-delta: must be a number; remove the quotes (it is '1')",
+        f"{file}: max-epsilonn: unknown key; did you mean 'max-epsilon'? (it is 3)",
+        "agent: workers: must be at least 1 (it is -1)",
+    ]
 
 
 RELAY = {"broker": "b", "site": "s"}

@@ -20,7 +20,7 @@ CONFIG = {"broker": "mqtt://localhost:1", "id": "pi", "clients": "0-1"}
         ({"clients": "many"}, "clients 'many' are not valid"),
         ({"clients": None}, "clients"),
         ({"workerz": 3}, "workerz: "),
-        ({"max_epsilon": -1}, "max_epsilon: "),
+        ({"max_epsilon": -1}, "max-epsilon: "),
         ({"data": ["1"]}, "data '1' is not valid"),
         ({"data": ["2=mine.csv"]}, "does not host client 2"),
         ({"link": "fast"}, "link"),
@@ -48,5 +48,5 @@ def test_the_command_checks_the_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert cli.run(["doctor", "--config", str(config), "--json"]) == 10
     found = {check["name"]: check for check in json.loads(capsys.readouterr().out)}
     assert found["configuration"]["state"] == "fail"
-    assert all(word in found["configuration"]["said"] for word in ("workerz", "max_epsilon"))
+    assert all(word in found["configuration"]["said"] for word in ("workerz", "max-epsilon"))
     assert "disk" in found

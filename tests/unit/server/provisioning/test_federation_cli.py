@@ -218,7 +218,7 @@ def test_a_meter_of_the_owner(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     federation = make_federation(tmp_path / "f", "lab", ["localhost"])
     command = ["provision", "third", "--kind", "pi4", "--folder", str(federation.folder), "--power-command"]
     assert cli.run([*command, "meter 'half a word"]) == 4
-    assert "power_command: must be a program and its arguments" in capsys.readouterr().err
+    assert "power-command: must be a program and its arguments" in capsys.readouterr().err
     assert cli.run([*command, "meter --port '/dev/tty 0'"]) == 0
     text = (federation.board_folder("third") / "agent.yaml").read_text()
     assert "power-command: meter --port '/dev/tty 0'\n" in text

@@ -166,7 +166,7 @@ def test_what_no_run_has_is_named_because_it_may_be_misspelt(tmp_path: Path) -> 
     table = PublishedTable.model_validate({"source": "x", "note": "One run.", "figures": figures})
     text = published_tables([table], group_runs(runs(tmp_path)))[0].meaning
     assert "One run. No run has the setting 'data.sett'" in text
-    assert "No run has the score 'acuracy': check its spelling." in text
+    assert "No run has the score 'acuracy': it is misspelt, or these runs do not measure it." in text
     assert "Accuracy: 97.5 is no share" in text
     assert "'best_r2'" not in text
     assert "'accuracy'" not in text

@@ -31,6 +31,13 @@ def test_every_node_is_visited_once_and_few_metres_are_wasted(nodes: list[Point]
     assert 2 * best - 1e-6 <= route.distance <= 3 * best + 1e-6
 
 
+def test_nodes_at_the_start_cost_no_way() -> None:
+    nodes = [(10.0, 0.0), (0.0, 0.0), (10.0, 10.0), (0.0, 0.0)]
+    route = plan_route((0.0, 0.0), nodes)
+    assert (route.order, route.distance) == ([1, 3, 0, 2], 40.0)
+    assert plan_route((0.0, 0.0), nodes[1:2]).order == [0]
+
+
 def test_crossing_legs_are_mended() -> None:
     """On a circle, the shortest route follows the circle."""
     angles = [2 * math.pi * number / 12 for number in range(12)]

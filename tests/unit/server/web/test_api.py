@@ -12,7 +12,7 @@ import pytest
 
 from fedquilt_server.status.coverage import Coverage, LayerCoverage
 from fedquilt_server.status.reply_row import ReplyRow
-from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.results import CentralSpent, RoundResult
 from fedquilt_server.status.run_event import RunEvent
 from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.web.server import PageServer
@@ -56,13 +56,16 @@ def test_events_since_a_time(store: StatusStore, web: httpx.Client) -> None:
 
 
 def test_tables_can_be_downloaded(store: StatusStore, web: httpx.Client) -> None:
-    store.update(history=[row(1), row(2, math.nan)], reply_rows=[reply(1, '=cmd|"calc"'), reply(2, "a,\nb")])
+    spent = CentralSpent(epsilon=1.5, epsilon_known=2.0, budget=8.0, delta=0.001, noise=0.5, clip=1.0)
+    measured = row(1).model_copy(update={"scores": {"macro_f1": 0.25}, "central_privacy": spent})
+    store.update(history=[measured, row(2, math.nan)], reply_rows=[reply(1, '=cmd|"calc"'), reply(2, "a,\nb")])
     answer = web.get("/api/v1/rounds?format=csv")
     assert answer.headers["content-type"].startswith("text/csv")
     assert answer.headers["content-disposition"] == 'attachment; filename="rounds.csv"'
     rounds = list(csv.DictReader(io.StringIO(answer.text)))
     assert [one["round"] for one in rounds] == ["1", "2"]
     assert "trained" not in rounds[0]
+    assert [(one["macro_f1"], one["privacy_epsilon"]) for one in rounds] == [("0.25", "1.5"), ("", "")]
     replies = list(csv.DictReader(io.StringIO(web.get("/api/v1/replies?format=csv").text)))
     assert [one["agent"] for one in replies] == ['\'=cmd|"calc"', "a,\nb"]
     assert replies[0]["loss"] == ""
