@@ -382,7 +382,8 @@ def _read_flag(path: Path) -> bool | None:
 def _older_run_folder(client: int, asked: int, newest: int) -> str:
     return (
         f"the run asks for the private memory of client {client} after round {asked}, but this board is at round "
-        f"{newest}: the coordinator's run folder is an older copy. Restore the newest one, or start a new run with another --out"
+        f"{newest}: the coordinator's run folder is an older copy. Restore the newest one, or start a new run with "
+        "another --out"
     )
 
 

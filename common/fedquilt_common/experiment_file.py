@@ -255,8 +255,14 @@ def _field_named_in(message: str, known: Sequence[str], fields: Mapping[str, Any
 
 def _without_value(message: str, name: str, value: Any) -> str:
     """Return a message without ``name = value: `` at its start; ``error_line`` writes these itself."""
-    as_field = float(value) if type(value) is int else value  # the dataclass may have made it a float
-    return message.removeprefix(f"{name} = {value!r}: ").removeprefix(f"{name} = {as_field!r}: ")
+    return message.removeprefix(f"{name} = {value!r}: ").removeprefix(f"{name} = {_as_field(value)!r}: ")
+
+
+def _as_field(value: Any) -> Any:
+    """Return a value as the dataclass may hold it: with floats for whole numbers."""
+    if isinstance(value, Mapping):
+        return {key: _as_field(inner) for key, inner in value.items()}
+    return float(value) if type(value) is int else value
 
 
 def error_line(problem: Problem, source: str, overrides: Sequence[Override] = ()) -> str:

@@ -55,7 +55,7 @@ def _collect(
     allowed, owners = set(free.tolist()), dict[int, int]()
     for place, client, index in rows:
         if not 0 <= client < clients:
-            raise DataUnavailableError(f"{place}: client {client}: the clients are 0 to {clients - 1}; correct it")
+            raise DataUnavailableError(f"{place}: there is no client {client}, only 0 to {clients - 1}; correct it")
         if index not in allowed:
             raise DataUnavailableError(
                 f"{place}: index {index} is not a sample that a client may have; there are {len(allowed)} of them, "

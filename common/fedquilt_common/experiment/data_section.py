@@ -197,7 +197,11 @@ class Normalise(Section):
         std: what the difference is divided by.
     """
 
-    mean: Annotated[tuple[float, ...], Field(strict=False, min_length=1, max_length=10_000), _EachChannel]
+    mean: Annotated[
+        tuple[Annotated[float, Field(ge=-1e9, le=1e9)], ...],
+        Field(strict=False, min_length=1, max_length=10_000),
+        _EachChannel,
+    ]
     std: Annotated[
         tuple[Annotated[float, Field(ge=1e-6)], ...],
         Field(strict=False, min_length=1, max_length=10_000),

@@ -85,9 +85,12 @@ def _read_starts(text: str) -> list[Start]:
 
 def _read_widths(text: str) -> list[float]:
     try:
-        return [float(part) for part in text.split(",")]
+        widths = [float(part) for part in text.split(",")]
     except ValueError:
-        raise ExperimentError(f"--widths {text}: write numbers such as 1,0.5,0.25") from None
+        widths = []
+    if not widths or not all(0 < width <= 1 for width in widths):
+        raise ExperimentError(f"--widths {text}: write numbers above 0 and at most 1, such as 1,0.5,0.25")
+    return widths
 
 
 def _read_levels(text: str) -> dict[str, float]:

@@ -109,6 +109,10 @@ def test_equal_only_with_equal_extra_fields() -> None:
             "algorithm={name: fedrep, body_epochs: 10000000}",
             "algorithm.body_epochs = 10000000: must be at most 1,000,000",
         ),
+        (
+            "algorithm={name: heterofl, widths: {generic: 0}}",
+            "algorithm.widths = {'generic': 0}: give each kind of board a part of the model",
+        ),
         ("seed=-1", "seed = -1"),
         ("name=a/b", "name = 'a/b'"),
         ("wire.up=int8", "must be 'fp32', 'fp16' or 'bf16'"),

@@ -61,7 +61,7 @@ def test_every_listed_sample_once(folder: Path, order: list[int], first: int) ->
         ("index,client\n0,0\n", r"cut\.csv:1: "),
         ("client,index\n0,1\n0,one\n", r"cut\.csv:3: '0,one' is not client,index"),
         ("client,index\n0,1,2\n", r"cut\.csv:2: "),
-        ("client,index\n2,1\n", r"cut\.csv:2: client 2: the clients are 0 to 1"),
+        ("client,index\n2,1\n", r"cut\.csv:2: there is no client 2, only 0 to 1"),
         ("client,index\n0,6\n", r"cut\.csv:2: index 6 is not a sample"),
         (f'client,index\n0,1\n"{",1" * 70_000}\n', r"cut\.csv: is not a CSV file .*stray quotation mark"),
         ("client,index\n0,1\n1,1\n", r"cut\.csv:3: sample 1 has client 0 already"),
