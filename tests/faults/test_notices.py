@@ -10,6 +10,7 @@ from tests.faults.conftest import TOPICS
 from fedquilt_common.wire.messages import NoticeMessage
 from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_server.library.run_snapshot import read_snapshot
+from fedquilt_server.runs.result_files import read_result
 
 pytestmark = pytest.mark.quick
 
@@ -36,3 +37,5 @@ def test_a_notice_is_an_event(kind: str, event: str, level: str, stage: Stage, u
     assert stage.sha256 == undisturbed
     (found,) = (one for one in read_snapshot(stage.folder).events if one.text == "of note")
     assert (found.kind, found.level, found.board, found.client, found.round) == (event, level, "pi", 1, 2)
+    warned = [warning for warning in read_result(stage.folder).warnings if "without the private memory" in warning]
+    assert len(warned) == (kind == "memory-lost")

@@ -35,6 +35,10 @@ EVENTS_KEPT: Final = 200
 ROUNDS_KEPT: Final = 12
 """Finished rounds whose replies are kept in memory, for the page's timeline."""
 FLUSH_SECONDS: Final = 2.0
+MEMORY_LOST: Final = (
+    "clients have started without the private memory that they had, so the model is not that of an undisturbed run; "
+    "the events 'memory lost' name them"
+)
 FinishedRound = tuple[int, float, RoundResult]
 """Number of the round's last event in the journal, Unix time in seconds of its checkpoint, and its results."""
 
@@ -208,6 +212,11 @@ class History:
     def events(self) -> list[RunEvent]:
         """The latest events, newest first."""
         return self._file.latest[::-1]
+
+    @property
+    def warning(self) -> str:
+        """Why the run's model may differ from that of an undisturbed run; empty if nothing is known of it."""
+        return MEMORY_LOST if any(event.kind == "memory lost" for event in self._file.latest) else ""
 
     @property
     def boards(self) -> Mapping[str, BoardCounts]:
