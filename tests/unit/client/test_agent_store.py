@@ -180,6 +180,17 @@ def test_an_older_copy_of_the_run_folder_is_not_continued_without_memory(tmp_pat
     assert store.memory(CLIENT, (9, 0)) is None  # another board has hosted the client since
 
 
+def test_memory_that_was_missing_may_be_missing_again(tmp_path: Path) -> None:
+    """The client's first reply here was late, so the next task starts from the same reply, which another board sent."""
+    store = open_store(tmp_path)
+    for number in (5, 6):
+        assert store.memory(CLIENT, (4, 0)) is None
+        commit(store, number, (4, 0))
+    assert memory(store, 6) == "memory 6"
+    with pytest.raises(RunFolderError, match="older copy"):
+        store.memory(CLIENT, (3, 0))
+
+
 def test_old_files_go(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     replies = {number: commit(store, number) for number in range(1, 6)}
