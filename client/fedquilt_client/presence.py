@@ -63,8 +63,7 @@ class OwnPresence:
     def note_rejected(self, now: float) -> None:
         """Publish it again after a reply was rejected, if another one replaced it on the topic; not too often.
 
-        The coordinator believes the last one that it has received, whoever published it, as long as this agent sends
-        anything.
+        The last presence that the coordinator has received counts for as long as any agent with this id sends anything.
 
         Args:
             now: monotonic seconds.

@@ -106,15 +106,15 @@ def out_of_memory_message(job: Job, need: int, limit: int) -> str:
 
 
 def lost_memory_message(lost: Mapping[int, int]) -> str:
-    """Return the warning that clients have started without the private memory that they had.
+    """Return the warning that clients train without the private memory that they had.
 
     Args:
         lost: the clients, each with the round after which its memory is missing.
     """
     named = [f"client {client} after round {round}" for client, round in sorted(lost.items())]
     return (
-        f"the private memory of {_list_some(named)} is missing; training started without it, so the run ends with "
-        "another model"
+        f"the private memory of {_list_some(named)} is missing; they train without it, so the run may end with another "
+        "model"
     )
 
 

@@ -276,8 +276,7 @@ class RunStore:
             for path in home.glob(f"memory-{since[0]}.{since[1]}-*"):
                 raise RunFolderError(f"{home / COMMITTED} is missing or too old: it does not name {path.name}. "
                                      f"{_memory_advice(home)}")  # fmt: skip
-            # It may have started from this reply before, without memory: another board had it, or the folder was lost.
-            if record.has_memory and record.newest > since and record.before != tuple(since):
+            if record.has_memory and record.before is not None and since < record.before:
                 raise RunFolderError(_older_run_folder(client, since[0], record.newest[0]))
             if not self.is_memoryless:
                 self._missing[client] = since[0]  # the first finished task tells whether clients keep anything

@@ -97,8 +97,8 @@ def run(arguments: list[str]) -> int:
 
 def _advise(error: OSError) -> str:
     """Return what to do about an error of the system that no other place explains."""
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return "Allow more open files: `ulimit -n 1024` in this shell, or LimitNOFILE in the systemd service"
+    if error.errno == errno.EMFILE:
+        return "Allow more open files: `ulimit -n 8192` in this shell, or LimitNOFILE=8192 in the systemd service"
     return "Check the path, its permissions and the free disk space"
 
 

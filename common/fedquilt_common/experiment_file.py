@@ -272,9 +272,9 @@ def error_line(problem: Problem, source: str, overrides: Sequence[Override] = ()
 
 
 def _origin(problem: Problem, source: str, overrides: Sequence[Override]) -> str:
-    """Return the label of the override that set the value, or all in it, or the name of the file."""
+    """Return the label of the last override that set a part of the value if overrides set all of it, or the file."""
     origins = {_label_of(path, overrides) for path in _leaves(problem.path, problem.value)}
-    return (origins.pop() if len(origins) == 1 else None) or source
+    return source if None in origins else next(one.label for one in reversed(overrides) if one.label in origins)
 
 
 def _label_of(path: str, overrides: Sequence[Override]) -> str | None:
@@ -283,7 +283,7 @@ def _label_of(path: str, overrides: Sequence[Override]) -> str | None:
 
 
 def _leaves(path: str, value: Any) -> Iterator[str]:
-    """Yield the paths of what is not a section, in a value and the sections in it."""
+    """Yield the paths of the single values in a section and in its own sections, or of a value that is none."""
     if not isinstance(value, Mapping) or not value:
         yield path
         return

@@ -4,8 +4,8 @@ Li et al., "Model-Contrastive Federated Learning", CVPR 2021, algorithm 1: a cli
 plus mu * -log(exp(sim(z, z_glob) / T) / (exp(sim(z, z_glob) / T) + exp(sim(z, z_prev) / T))), where sim is the cosine
 similarity and z the features of a sample. They are the input of the model's last linear layer, without a projection
 head. As in the authors' code, z_glob and z_prev are computed without dropout and with stored norm statistics, and the
-server averages parameters and buffers as FedAvg does. They are computed once a round; with ``training.augment`` of each
-batch, as in the authors' code.
+server averages parameters and buffers as FedAvg does. They are computed once a round; with ``training.augment``, for
+each batch, as in the authors' code.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Moon(FedAvg):
 
 
 def _fixed_features(model: Arrays, ctx: ClientContext) -> BatchFeatures:
-    """Return what gives a batch its features by a model that does not change: each sample's once, if they may be."""
+    """Return a function that gives a fixed model's features of a batch; they are looked up if images do not change."""
     if not ctx.learner.augments:
         return look_up(ctx.learner.features(model, ctx.data, 1).x)
     extract = ctx.learner.feature_extractor(model, 1)

@@ -29,7 +29,7 @@ def check_agent(settings: Mapping[str, Any]) -> list[Check]:
         _parse_texts(config)
         address = read_address(settings)
     except ExperimentError as error:
-        return [Check(CONFIGURATION, "fail", str(error), _ADVICE)]
+        return [Check(CONFIGURATION, "fail", str(error).replace("\n", "; "), _ADVICE)]
     first = Check(CONFIGURATION, "ok", f"{config.id} hosts {hosted}")
     # with `each`, the agent's processes add a number to its name
     return [first, *check_way_to_broker(address, config.federation, "" if config.each else config.id)]

@@ -35,7 +35,7 @@ def check_relay(settings: Mapping[str, Any]) -> list[Check]:
         address, central = read_address(settings), read_address({**settings, "broker": config.central})
     except ExperimentError as error:
         advice = "Correct relay.yaml, or copy it again from the folder sites/SITE/relay of the federation"
-        return [Check(CONFIGURATION, "fail", str(error), advice)]
+        return [Check(CONFIGURATION, "fail", str(error).replace("\n", "; "), advice)]
     checks = [_describe(config, owners)]
     if address is not None:
         checks += [*check_holder(address, config.name), *check_broker(address, config.federation, config.site)]

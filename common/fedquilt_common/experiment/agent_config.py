@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -158,13 +158,15 @@ def merge_config(model: type[_Config], command: str, config: Path | None, option
         return model.model_validate({**(read_agent_config(config) if config else {}), **options})
     except ValidationError as error:
         problems = list_problems(error, model)
-        places = [config if config and _option_of(problem) not in options else command for problem in problems]
+        places = [config if config and _is_in_file(problem, options) else command for problem in problems]
         lines = [f"{place}: {describe_mistake(problem)}" for place, problem in zip(places, problems, strict=True)]
         raise ExperimentError("\n".join(lines)) from None
 
 
-def _option_of(problem: Problem) -> str:
-    return problem.path.partition(".")[0].replace("-", "_")
+def _is_in_file(problem: Problem, options: Mapping[str, Any]) -> bool:
+    """Whether a problem is of a value that no option gives; one of several keys together has no place."""
+    key = problem.path.partition(".")[0].replace("-", "_")
+    return bool(key) and key not in options and problem.why != MISSING
 
 
 def describe_mistake(problem: Problem) -> str:

@@ -266,7 +266,9 @@ class TorchLearner:
         def extract(samples: Tensor) -> Tensor:
             with torch.no_grad(), arithmetic.autocast():
                 module(arithmetic.inputs(samples))
-            return widen_halves(features.pop())
+            found = features[-1]
+            features.clear()
+            return widen_halves(found)
 
         return extract
 

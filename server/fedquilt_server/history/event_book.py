@@ -125,19 +125,16 @@ class EventBook:
         if event.boot == before:
             return "back", f"connected again; {hosted}"
         counts = self.counts_of(event.agent)
-        counts.restarts, counts.restarted_at = counts.restarts + 1, event.at
+        counts.restarts, counts.restarted_at, counts.is_too_small = counts.restarts + 1, event.at, False
         times = "once" if counts.restarts == 1 else f"{counts.restarts} times"
         return "restarted", f"restarted ({times} in this run); {hosted}"
 
     def _accept(self, seq: int, event: Replied) -> RunEvent | None:
         counts = self.counts_of(event.agent)
         counts.accepted, counts.is_late = counts.accepted + 1, False
-        if "train_seconds" in event.metrics:
-            counts.is_too_small = False
-        if event.metrics.get(FITS) != NOTHING_FITS:
-            return None
-        counts.is_too_small = True
-        if event.agent in self._too_small:
+        if FITS in event.metrics or "train_seconds" in event.metrics:
+            counts.is_too_small = event.metrics.get(FITS) == NOTHING_FITS
+        if event.metrics.get(FITS) != NOTHING_FITS or event.agent in self._too_small:
             return None
         self._too_small.add(event.agent)
         return self.make("too small", event.at, TOO_SMALL, seq=seq, board=event.agent, client=event.client)

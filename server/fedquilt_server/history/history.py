@@ -36,8 +36,8 @@ ROUNDS_KEPT: Final = 12
 """Finished rounds whose replies are kept in memory, for the page's timeline."""
 FLUSH_SECONDS: Final = 2.0
 MEMORY_LOST: Final = (
-    "clients have started without the private memory that they had, so the model is not that of an undisturbed run; "
-    "the events 'memory lost' name them"
+    "clients have started without the private memory that they had, so the model may not be that of an "
+    "undisturbed run; the events 'memory lost' name them"
 )
 FinishedRound = tuple[int, float, RoundResult]
 """Number of the round's last event in the journal, Unix time in seconds of its checkpoint, and its results."""
@@ -89,6 +89,7 @@ class History:
         self._flush_at = 0.0
         stored = list(events)
         self._file = EventFile(folder / EVENTS, EVENTS_KEPT, fresh=not stored)
+        self._has_lost_memory = any(event.kind == "memory lost" for event in self._file.latest)
         self.rows: list[ReplyRow] = []
         self.memory = defaultdict[ClientId, MemoryTally](MemoryTally)
         self.privacy = PrivacyBook()
@@ -185,6 +186,7 @@ class History:
         Raises:
             RunFolderError: the event cannot be written.
         """
+        self._has_lost_memory = self._has_lost_memory or kind == "memory lost"
         made = self._events.make(kind, at, text, seq=seq, board=board, client=client, exchange=exchange)
         self._file.add(made if round is None else made.model_copy(update={"round": round}))
 
@@ -216,7 +218,7 @@ class History:
     @property
     def warning(self) -> str:
         """Why the run's model may differ from that of an undisturbed run; empty if nothing is known of it."""
-        return MEMORY_LOST if any(event.kind == "memory lost" for event in self._file.latest) else ""
+        return MEMORY_LOST if self._has_lost_memory else ""
 
     @property
     def boards(self) -> Mapping[str, BoardCounts]:

@@ -329,7 +329,7 @@ class ActiveRun:
         self.history.count_parts(done.state.parts)
         self.history.close_round(row, now)
         if warning := self.history.warning:
-            add_warning(self.folder.journal, warning)  # the history holds the latest events only
+            add_warning(self.folder.journal, warning)  # a history that is read again holds the latest events only
         return SavedRound(row, now)
 
     def add_scores(self, found: TimedScores) -> RoundResult:

@@ -78,9 +78,7 @@ def test_lost_memory_is_reported_once_for_all_clients(peer: Peer, host: Host, ki
         peer.reply(0, 8)
         peer.reply(1, 8)
         found = wait_for(lambda: notices(peer))
-    text = (
-        "the private memory of client 0 after round 7, client 1 after round 6 is missing; training started without it"
-    )
+    text = "the private memory of client 0 after round 7, client 1 after round 6 is missing; they train without it"
     assert [(notice.kind, notice.text.startswith(text)) for notice in found] == [("memory-lost", True)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -16,7 +17,7 @@ from fedquilt_client.agent import Agent
 from fedquilt_client.presence import OwnPresence
 from fedquilt_client.settings import AgentSettings
 from fedquilt_common.wire.broker_url import BrokerAddress
-from fedquilt_common.wire.messages import AgentPresence, CoordinatorPresence
+from fedquilt_common.wire.messages import AgentPresence, CoordinatorPresence, ReceiptMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Deliver, PublicationRefused, Transport, Will
 
@@ -96,6 +97,22 @@ def test_an_agent_takes_its_clients_back_from_another_with_its_id_that_is_gone()
     presence.take(make())
     presence.note_rejected(200.0)
     assert published == [make()] * 4
+
+
+def _has_presences(peer: Peer, count: int) -> bool:
+    return len(presences(peer)) == count
+
+
+def test_a_rejected_receipt_lets_an_agent_publish_its_presence_again(peer: Peer, host: Host, wait_for: Wait) -> None:
+    with host():
+        wait_for(lambda: peer.messages("telemetry"), "telemetry")
+        other = AgentPresence(agent="board", online=True, boot=1 << 40, clients=[5], instance="other")
+        for number in (1, 2):
+            peer.publish(peer.topics.presence("board"), other)
+            wait_for(partial(_has_presences, peer, number + 2), "the other presence, and the answer to the first")
+        receipt = ReceiptMessage(run="run-1", client=0, round=1, exchange=0, digest="0" * 32, outcome="rejected")
+        peer.publish(peer.topics.inbox("board"), receipt)
+        wait_for(lambda: presences(peer)[-1].instance != "other", "its own presence")
 
 
 def test_an_agent_that_is_shown_as_offline_announces_itself_again(peer: Peer, host: Host, wait_for: Wait) -> None:

@@ -189,6 +189,8 @@ def test_memory_that_was_missing_may_be_missing_again(tmp_path: Path) -> None:
     assert memory(store, 6) == "memory 6"
     with pytest.raises(RunFolderError, match="older copy"):
         store.memory(CLIENT, (3, 0))
+    commit(store, 7, (6, 0))
+    assert memory(store, 6) == "memory 6"
 
 
 def test_old_files_go(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def test_however_a_command_ends_there_is_a_code(
 
 @pytest.mark.parametrize(
     ("number", "advice"),
-    [(errno.EMFILE, "Allow more open files: `ulimit -n 1024`"), (errno.EACCES, "Check the path, its permissions")],
+    [(errno.EMFILE, "Allow more open files: `ulimit -n 8192`"), (errno.EACCES, "Check the path, its permissions")],
 )
 def test_an_error_of_the_system_is_explained(
     number: int, advice: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

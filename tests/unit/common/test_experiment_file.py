@@ -163,7 +163,7 @@ def test_all_problems_at_once_each_with_its_source() -> None:
         (["trainnig.lr=1"], "--set trainnig.lr=1: trainnig = {'lr': 1}: unknown key; did you mean 'training'?"),
         (["data.partiton.a.b=1"], "--set data.partiton.a.b=1: data.partiton = {'a': {'b': 1}}: unknown key"),
         (["trainnig={}"], "--set trainnig={}: trainnig = {}: unknown key"),
-        (["sed.a=1", "sed.b=2"], "f: sed = {'a': 1, 'b': 2}: unknown key"),  # two overrides, and a line names one place
+        (["sed.b=2", "sed.a=1"], "--set sed.a=1: sed = {'b': 2, 'a': 1}: unknown key"),
     ],
 )
 def test_an_unknown_section_is_blamed_on_the_override_that_makes_it(overrides: list[str], line: str) -> None:

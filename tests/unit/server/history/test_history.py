@@ -221,13 +221,22 @@ def test_a_board_that_no_sub_model_fits_is_reported_once_and_is_too_small_until_
     nothing, smaller = (replace(reply(1.0, 0), metrics={"fits": float(fits)}) for fits in (-1, 2))
     tested = replace(reply(1.0, 0), metrics={"accuracy": 0.5})
     seen = []
-    for seq, event in enumerate([smaller, nothing, tested, nothing, reply(2.0, 0), nothing], 1):
+    again = Joined(3.0, "pi-0", 4, (0,))
+    events: list[Event] = [
+        Joined(0.5, "pi-0", 3, (0,)),
+        nothing,
+        tested,
+        reply(2.0, 0),
+        nothing,
+        smaller,
+        nothing,
+        again,
+    ]
+    for seq, event in enumerate(events, 1):
         history.take(seq, event)
         seen.append(history.counts_of("pi-0").is_too_small)
-    assert seen == [False, True, True, True, False, True]
-    assert [(event["kind"], event["level"], event["board"]) for event in written(tmp_path)[1]] == [
-        ("too small", "warning", "pi-0"),
-    ]  # fmt: skip
+    assert seen == [False, True, True, False, True, False, True, False]
+    assert [event["kind"] for event in written(tmp_path)[1]] == ["joined", "too small", "restarted"]
 
 
 def test_a_client_without_test_samples_has_no_accuracy(tmp_path: Path) -> None:

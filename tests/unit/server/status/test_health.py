@@ -27,6 +27,7 @@ FINE = BoardStatus(agent="pi", interval=2.0, temperature=60.0, throttled=0x10000
         ({}, BoardFacts(is_late=True), "late", "after its exchange had closed"),
         ({"restarts": 2}, BoardFacts(restarts=2, restarted_at=NOW - 599), "restarted", "2 times in this run"),
         ({"restarts": 2}, BoardFacts(restarts=2, restarted_at=NOW - 600), "online", ""),
+        ({}, BoardFacts(is_too_small=True, out_of_memory_at=NOW), "out of memory", "smaller sub-models"),
         ({"temperature": 90.0}, BoardFacts(is_too_small=True), "too small", "trains nothing"),
         ({"temperature": 90.0}, BoardFacts(out_of_memory_at=NOW), "out of memory", "smaller sub-models"),
     ],
