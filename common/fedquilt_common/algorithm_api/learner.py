@@ -355,10 +355,10 @@ class Learner(Protocol):
 
         Returns:
             It takes ``Batch.samples`` and returns their features without a gradient: a float32 tensor of shape
-            (n, inputs of the head), computed where and in the precision in which clients train.
+            (n, inputs of the head), computed on the samples' device and in their number format.
 
         Raises:
-            FedquiltError: as ``features`` and ``train`` do for the model and the precision.
+            FedquiltError: as ``features`` does for the model.
         """
 
     def statistics(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, NDArray[Any]]:

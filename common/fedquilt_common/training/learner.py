@@ -258,14 +258,14 @@ class TorchLearner:
 
     def feature_extractor(self, arrays: Arrays, head_layers: int) -> Callable[[Tensor], Tensor]:
         """Return a function of a batch's samples; shapes and errors are those of ``Learner.feature_extractor``."""
-        arithmetic = choose_arithmetic(self.training)
         module = self._load(arrays, 0, None)
         features = watch_features(module, self._find_heads(module)[head_layers - 1])
-        arithmetic.place(module)
 
         def extract(samples: Tensor) -> Tensor:
-            with torch.no_grad(), arithmetic.autocast():
-                module(arithmetic.inputs(samples))
+            # `explain_unsupported` repeats a step in fp32, so the samples decide, not the experiment's precision.
+            module.to(samples.device, samples.dtype if samples.is_floating_point() else None)
+            with torch.no_grad():
+                module(samples)
             found = features[-1]
             features.clear()
             return widen_halves(found)

@@ -35,7 +35,7 @@ EVENTS_KEPT: Final = 200
 ROUNDS_KEPT: Final = 12
 """Finished rounds whose replies are kept in memory, for the page's timeline."""
 FLUSH_SECONDS: Final = 2.0
-MEMORY_LOST: Final = (
+LOST_MEMORY_WARNING: Final = (
     "clients have started without the private memory that they had, so the model may not be that of an "
     "undisturbed run; the events 'memory lost' name them"
 )
@@ -218,7 +218,7 @@ class History:
     @property
     def warning(self) -> str:
         """Why the run's model may differ from that of an undisturbed run; empty if nothing is known of it."""
-        return MEMORY_LOST if self._has_lost_memory else ""
+        return LOST_MEMORY_WARNING if self._has_lost_memory else ""
 
     @property
     def boards(self) -> Mapping[str, BoardCounts]:

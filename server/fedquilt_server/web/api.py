@@ -95,7 +95,7 @@ def api_routes() -> APIRouter:
     async def replies(run: RequestedRun, since: Since = 0, form: DownloadFormat = "json") -> Response:
         """Return the replies of the latest rounds, oldest first. The run's `replies.csv` holds all of them."""
         rows = [row for row in run.store.current.reply_rows if row.place[0] > since]
-        return _csv(write_replies(rows), "replies") if form == "csv" else _json(_REPLIES.dump_json(rows))
+        return _csv(_replies_csv(rows), "replies") if form == "csv" else _json(_REPLIES.dump_json(rows))
 
     @router.get("/coverage", response_model=ThinCoverage | None, summary="Which parts of the model were trained")
     async def coverage(run: RequestedRun, channels: MostChannels = _ALL_CHANNELS) -> Response:
@@ -115,7 +115,7 @@ def _csv(table: str, name: str) -> Response:
     return Response(table, media_type="text/csv", headers=headers)
 
 
-def write_replies(rows: Iterable[ReplyRow]) -> str:
+def _replies_csv(rows: Iterable[ReplyRow]) -> str:
     """Write replies as CSV, with the columns of ``replies.csv``. None is an empty cell."""
     out, columns = io.StringIO(), list(ReplyRow.model_fields)
     writer = csv.writer(out, lineterminator="\n")

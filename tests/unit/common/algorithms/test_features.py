@@ -97,7 +97,8 @@ def test_with_augmentation_moon_compares_features_of_the_augmented_images(bench:
 def test_an_extractor_computes_the_features_of_a_data_set(precision: str, bench: Make) -> None:
     ctx = bench()
     extract = ctx.learner.with_settings(precision=precision).feature_extractor(ctx.model, 1)
-    found, expected = extract(torch.from_numpy(ctx.data.x)), ctx.learner.features(ctx.model, ctx.data, 1).x
+    samples = torch.from_numpy(ctx.data.x).to(torch.float32 if precision == "fp32" else torch.bfloat16)
+    found, expected = extract(samples), ctx.learner.features(ctx.model, ctx.data, 1).x
     assert (found.dtype, found.requires_grad) == (torch.float32, False)
     np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-6 if precision == "fp32" else 0.05)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -316,6 +317,14 @@ def test_what_torch_cannot_do_is_refused_by_name(chosen: str, advice: str, where
     )
     assert caught.value.exit_code == 7
     assert told == []
+
+
+@pytest.mark.parametrize("chosen", ["fp16", "bf16", "amp"])
+def test_a_loss_with_features_of_another_model_is_refused_by_name_too(chosen: str) -> None:
+    one = replace(learner(lambda: with_layer(OnlyWide()), precision=chosen), samples=lambda: flat().x)
+    extract = one.feature_extractor(one.init(1), 1)
+    with pytest.raises(UnsupportedPrecisionError, match=r"cannot train '2.0 \(OnlyWide\)' in it"):
+        one.train(one.init(0), flat(), seed=0, batch_loss=lambda batch: batch.loss + 0 * extract(batch.samples).sum())
 
 
 def test_in_fp32_the_same_model_trains() -> None:
