@@ -14,6 +14,7 @@ from fedquilt_common.algorithm_api import State
 from fedquilt_server.round.events import (
     Checkpoint,
     Command,
+    CutOff,
     Event,
     Joined,
     Left,
@@ -274,7 +275,7 @@ def _number(counted: tuple[tuple[int, ...], ...]) -> set[tuple[int, int]]:
 def _restarts(before: Machine, move: Event, commands: list[Command]) -> bool:
     """Whether the open round starts again with other clients."""
     begins = any(isinstance(c, Send) and (c.round, c.exchange) == (before.round, 0) for c in commands)
-    return begins and before.exchange is not None and not isinstance(move, Resumed)
+    return begins and before.exchange is not None and not isinstance(move, Resumed | CutOff)
 
 
 def _check_open_tasks(machine: Machine) -> None:
@@ -341,6 +342,8 @@ def _label(move: Move | None) -> str:
             return f"{agent} is refused for client {rejected}"
         case Resumed():
             return "crash and recovery"
+        case CutOff():
+            return "no board can be heard for a while"
         case RoundRestarted():
             return "a reply on disk is damaged"
         case Elapse():

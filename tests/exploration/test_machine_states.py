@@ -44,7 +44,7 @@ def forget_the_silent(machine: Machine) -> None:
 
 PLANTED = {
     "_leave": (forget_a_reply, "exactly the accepted replies count"),
-    "_resume": (forget_a_reply, "exactly the accepted replies count"),
+    "_postpone": (forget_a_reply, "exactly the accepted replies count"),
     "restore": (forget_the_silent, "a crash after the checkpoint is durable changes nothing"),
 }
 

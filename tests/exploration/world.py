@@ -16,7 +16,7 @@ import numpy as np
 
 from fedquilt_common.algorithm_api import Algorithm, Reply, ServerContext, State, Task
 from fedquilt_common.types import Arrays, ClientId, Profile
-from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied, Resumed, Ticked
+from fedquilt_server.round.events import CutOff, Event, Joined, Left, Rejected, Replied, Resumed, Ticked
 from fedquilt_server.round.exchange import AcceptedReplies, Exchange
 from fedquilt_server.round.machine import Machine
 from fedquilt_server.round.policy import Policy
@@ -206,6 +206,7 @@ def moves(world: World, machine: Machine, now: float, boots: Mapping[str, int]) 
     yield Ticked(now)
     if not machine.finished:
         yield Resumed(now)
+        yield CutOff(now, PERIOD)
     if machine.exchange is not None:
         yield machine.restart_event(now, "a reply is damaged")
     if machine.wake_at is not None and machine.wake_at > now:

@@ -234,6 +234,11 @@ class Claims:
             for name in [name for name in self._machine.agents if self._is_silent(name)]:
                 self._leave(name)
 
+    @property
+    def listened(self) -> float:
+        """Seconds in which the coordinator has listened: not without a broker, nor while it was busy or frozen."""
+        return self._listened
+
     def silences(self) -> dict[str, float]:
         """Return the seconds without a message of each agent, as far as the coordinator listened."""
         return {name: self._listened - claim.last_message_at for name, claim in self._claims.items()}

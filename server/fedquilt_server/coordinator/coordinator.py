@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import queue
-import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from fedquilt_common.errors import (
-    BrokerUnreachableError,
     FederationInUseError,
     FedquiltError,
     ProtocolError,
@@ -23,8 +22,6 @@ from fedquilt_common.errors import (
 from fedquilt_common.flood_control.admission import UNKNOWN, Admission
 from fedquilt_common.flood_control.flood_guard import FloodGuard
 from fedquilt_common.types import Assignments, ClientId
-from fedquilt_common.wire.connection_errors import explain_refused_presence
-from fedquilt_common.wire.connection_log import ConnectionLog
 from fedquilt_common.wire.data_messages import DataRequest
 from fedquilt_common.wire.messages import CoordinatorPresence, EndMessage
 from fedquilt_common.wire.parsing import parse
@@ -47,6 +44,7 @@ from fedquilt_server.coordinator.data_service import DataService
 from fedquilt_server.coordinator.display import StatusUpdater
 from fedquilt_server.coordinator.downlink import Downlink
 from fedquilt_server.coordinator.driver import DRAIN_SECONDS, Driver
+from fedquilt_server.coordinator.hearing import Hearing
 from fedquilt_server.coordinator.ledger import Ledger
 from fedquilt_server.coordinator.leftovers import Leftovers
 from fedquilt_server.coordinator.rate_limit import RateLimit
@@ -55,7 +53,7 @@ from fedquilt_server.coordinator.refusals import Refusals
 from fedquilt_server.coordinator.rivals import Rivals
 from fedquilt_server.coordinator.site_relays import SiteRelays
 from fedquilt_server.coordinator.uplink import Uplink
-from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied, Ticked
+from fedquilt_server.round.events import CutOff, Event, Joined, Left, Rejected, Replied, Ticked
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.agent_list import AgentList
@@ -101,12 +99,11 @@ class Coordinator:
     ) -> None:
         self.run = run
         self._broker_wait = broker_wait
-        self._connection_log = ConnectionLog(log)
         self._read_assignments = read_assignments
         self.machine = run.machine
         self._store = store
         self._topics = Topics(federation)
-        self._inbox: queue.SimpleQueue[Incoming] = queue.SimpleQueue()
+        self._hearing = Hearing(log)
         self._requests = requests or queue.SimpleQueue()
         folder = run.folder
         self._farewell = CoordinatorPresence(online=False, epoch=folder.epoch, run=folder.run).encode()
@@ -115,7 +112,7 @@ class Coordinator:
         self._display = StatusUpdater(store, self._agents)
         self._stall = StallDetector(run.experiment.participation, patience or STALL_SECONDS, stall_advice(folder.path))
         self._handled: list[Callable[[], None]] = []
-        self._connected = self._working = False
+        self._working = False
         self._health_at = 0.0
         guard = FloodGuard(run.experiment.data.clients, run.experiment.chunk)
         self._leftovers = Leftovers(self._transport, self._topics, read_assignments().revoked)
@@ -186,7 +183,7 @@ class Coordinator:
         self._transport.connect()
         is_rejected = False
         try:
-            connected = await_broker(self._inbox, self._take, self._broker_wait, should_stop)
+            connected = await_broker(self._hearing.inbox, self._take, self._broker_wait, should_stop)
             if connected is not None and (connected.session_present or self._await_turn(should_stop)):
                 self._work(should_stop)
         except FedquiltError as error:
@@ -244,9 +241,8 @@ class Coordinator:
         """Handle the messages that are there, or wait for the next deadline."""
         with contextlib.suppress(queue.Empty):
             self._controls.take(self._requests.get_nowait())
-        wake = self.machine.wake_at
-        self._take_next(STEP_SECONDS if wake is None else min(STEP_SECONDS, max(0.0, wake - clock.now())))
-        if self._connected:
+        self._take_next(min(STEP_SECONDS, max(0.0, self._wake_at - clock.now())))
+        if self._hearing.connected:
             self._claims.check()
             self._leftovers.follow(self._claims.revoked)
         self._rivals.advance()
@@ -254,11 +250,23 @@ class Coordinator:
         for mute in self._admission.advance():
             reason = self._admission.describe(mute)
             self._driver.record(Rejected(now, mute.agent or UNKNOWN, None, self.machine.round, reason))
-        if (wake := self.machine.wake_at) is not None and now >= wake:
+        if now >= self._wake_at:
             self._driver.record(Ticked(now))
         self._driver.take_scores(wait=False)
-        self._stall.check(self._store.current, time.monotonic())
+        self._stall.check(self._store.current, self._claims.listened)
         self._check_health(now)
+
+    @property
+    def _wake_at(self) -> float:
+        """Unix time of the next deadline; infinite without one, and without a broker: no client can reply then."""
+        wake = self.machine.wake_at if self._hearing.connected else None
+        return math.inf if wake is None else wake
+
+    def _note_gap(self) -> None:
+        """Journal for how long no client could be heard, if a deadline ran then."""
+        seconds = self._hearing.take_deaf_seconds()
+        if seconds and self._working and self.machine.wake_at is not None:
+            self._driver.record(CutOff(clock.now(), seconds))
 
     def _check_health(self, now: float) -> None:
         if now >= self._health_at:
@@ -266,18 +274,18 @@ class Coordinator:
             self.run.history.flush()
             self.run.note_alive(now)
             self.run.result_files.write_due(self._display.boards)  # the next round may take hours
-            if self._connected:
+            if self._hearing.connected:
                 self._display.check_health(self._claims.silences(), self._uplink.senders, now)
                 self._agent_messages.check_relays(now)
 
     def _publish_end(self) -> None:
         """Clear what the broker retains of the run and publish its end; retry while the broker is unreachable."""
-        self._store.update(phase="finished", message=self.run.end_reason, broker_connected=self._connected)
+        self._store.update(phase="finished", message=self.run.end_reason, broker_connected=self._hearing.connected)
         self._downlink.clear()
         self._transport.publish(self._topics.run, b"", retain=True)
         end = EndMessage(run=self.run.folder.run, reason=self.run.end_reason)
         self._transport.publish(self._topics.end, end.encode(), retain=True)
-        if self._connected and self._transport.drain(DRAIN_SECONDS):
+        if self._hearing.connected and self._transport.drain(DRAIN_SECONDS):
             self.run.folder.close()
         else:
             self._take_next(1.0)
@@ -287,14 +295,17 @@ class Coordinator:
     def _deliver(self, incoming: Incoming) -> None:
         """Take what the transport delivers, in its thread: what is not admitted is dropped here."""
         if self._leftovers.has(incoming) or not self._admission.turns_away(incoming):
-            self._inbox.put(incoming)
+            self._hearing.inbox.put(incoming)
 
     def _take_next(self, wait: float) -> None:
         """Handle the next message; while replies wait to become durable together, handle all that are there."""
+        incoming = self._hearing.wait(wait)
+        self._note_gap()
         with contextlib.suppress(queue.Empty):
-            self._take(self._inbox.get(timeout=wait))
+            if incoming is not None:
+                self._take(incoming)
             while 0 < self._uplink.waiting < REPLIES_TOGETHER:
-                self._take(self._inbox.get(timeout=self._uplink.pause))
+                self._take(self._hearing.inbox.get(timeout=self._uplink.pause))
         self._uplink.flush()
         self._acknowledge()
 
@@ -316,31 +327,19 @@ class Coordinator:
                 self._handled.append(incoming.ack)
                 self._acknowledge()
             case Connected():
-                self._connected = True
-                self._connection_log.note_connected()
+                self._hearing.connect()
+                self._note_gap()
                 self._claims.start_listening()
                 self._rivals.connect()
                 self._announce()
                 self._store.update(broker_connected=True, message="")
             case PublicationRefused():
-                self._check_refusal(incoming)
+                self._rivals.check_refusal(incoming)
             case Crashed():
                 raise incoming.error
             case Disconnected():
-                self._connected = False
-                self._connection_log.note_lost(incoming)
+                self._hearing.lose(incoming)
                 self._store.update(broker_connected=False, message=f"{incoming.reason}. {incoming.advice}")
-
-    def _check_refusal(self, refused: PublicationRefused) -> None:
-        """End if the broker refuses the first presence. A later refusal ends no run: the ACL can change back.
-
-        Raises:
-            BrokerUnreachableError: the coordinator has no right to write in the federation.
-        """
-        if refused.topic == self._topics.coordinator and not self._rivals.accepted:
-            own = "--cert and --key (those of this federation's coordinator)"
-            check = f"--federation (it is {self._topics.federation}), {own}"
-            raise BrokerUnreachableError(explain_refused_presence(refused, "coordinator", check))
 
     def _announce(self) -> None:
         """Publish everything that the broker must retain: it may have lost it."""

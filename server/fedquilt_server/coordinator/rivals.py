@@ -12,11 +12,12 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from fedquilt_common.errors import FederationInUseError
+from fedquilt_common.errors import BrokerUnreachableError, FederationInUseError
+from fedquilt_common.wire.connection_errors import explain_refused_presence
 from fedquilt_common.wire.messages import CoordinatorPresence
 from fedquilt_common.wire.parsing import parse
 from fedquilt_common.wire.topics import Topics
-from fedquilt_common.wire.transport import MqttMessage, Transport
+from fedquilt_common.wire.transport import MqttMessage, PublicationRefused, Transport
 from fedquilt_server.runs import clock
 
 log = logging.getLogger(__name__)
@@ -94,6 +95,17 @@ class Rivals:
                 self._meet(presence)
             else:
                 self._outlive(presence.run)
+
+    def check_refusal(self, refused: PublicationRefused) -> None:
+        """End if the broker refuses the first presence. A later refusal ends no run: the ACL can change back.
+
+        Raises:
+            BrokerUnreachableError: the coordinator has no right to write in the federation.
+        """
+        if refused.topic == self._topics.coordinator and not self.accepted:
+            own = "--cert and --key (those of this federation's coordinator)"
+            check = f"--federation (it is {self._topics.federation}), {own}"
+            raise BrokerUnreachableError(explain_refused_presence(refused, "coordinator", check))
 
     def _meet(self, other: CoordinatorPresence) -> None:
         """Leave if the other coordinator started first; otherwise answer it."""

@@ -8,6 +8,7 @@ from fedquilt_common.algorithm_api.records import FITS, NOTHING_FITS
 from fedquilt_common.plurals import plural
 from fedquilt_server.round.events import (
     Continued,
+    CutOff,
     Event,
     Joined,
     Left,
@@ -87,6 +88,9 @@ class EventBook:
                 return self._refuse(seq, event)
             case Resumed():
                 return self.make("recovered", event.at, "The coordinator restarted and resumed the run", seq=seq)
+            case CutOff(seconds=seconds):
+                text = f"No board could be heard for {seconds:.0f} s; the deadline is postponed"
+                return self.make("cut off", event.at, text, seq=seq)
             case Paused():
                 return self.make("paused", event.at, "Paused: no further round opens", seq=seq)
             case Continued():

@@ -26,7 +26,7 @@ from fedquilt_common.types import ClientId
 from fedquilt_common.wire.link import Link
 from fedquilt_server.replay.recording import RecordedRound, Recording
 from fedquilt_server.replay.round_model import transfer_seconds
-from fedquilt_server.round.events import Joined, Replied, Resumed, RoundRestarted, Ticked
+from fedquilt_server.round.events import CutOff, Joined, Replied, Resumed, RoundRestarted, Ticked
 from fedquilt_server.status.results import RoundResult
 
 WARM_UP: Final = 1
@@ -157,7 +157,7 @@ def _is_repeated(part: RecordedRound, exchanges: Sequence[TimedExchange], *, rep
     Args:
         replaces: whether a round starts again when a deadline passes without the quorum.
     """
-    restarted = any(isinstance(event, Resumed | RoundRestarted) for _, event in part.events)
+    restarted = any(isinstance(event, Resumed | CutOff | RoundRestarted) for _, event in part.events)
     return restarted or (replaces and any(exchange.is_short for exchange in exchanges))
 
 

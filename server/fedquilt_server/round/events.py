@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from fedquilt_common.algorithm_api import State, Task
 from fedquilt_common.types import ClientId, ExchangeId, Profile
 from fedquilt_common.wire.messages import Outcome
 from fedquilt_common.wire.number_ranges import pack_numbers, unpack_numbers
+
+REJOIN_SECONDS: Final = 30.0
+"""Least time for a reply after the coordinator was cut off: an agent may wait 18 s before it connects again."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,30 @@ class Resumed:
     at: float
     away: float = 0.0
 
+    def postpone(self, deadline: float, whole: float) -> float:
+        """Return the new time of a deadline that was ``whole`` seconds long: it begins again."""
+        return self.at + whole
+
+
+@dataclass(frozen=True)
+class CutOff:
+    """The coordinator hears the boards again: for a while it had no broker, or its process was frozen.
+
+    Attributes:
+        seconds: how long no message could arrive.
+    """
+
+    at: float
+    seconds: float
+
+    def postpone(self, deadline: float, whole: float) -> float:
+        """Return the new time of a deadline that was ``whole`` seconds long: later by the time that was lost.
+
+        Boards have ``REJOIN_SECONDS`` to connect again; never more than the whole deadline is left.
+        """
+        least = self.at + min(whole, REJOIN_SECONDS)
+        return min(max(deadline + self.seconds, least), self.at + whole)
+
 
 @dataclass(frozen=True)
 class Ticked:
@@ -160,7 +187,7 @@ class RoundRestarted:
     declined: tuple[ClientId, ...] = ()
 
 
-Event = Joined | Left | Replied | Rejected | Resumed | Ticked | RoundRestarted | Paused | Continued
+Event = Joined | Left | Replied | Rejected | Resumed | CutOff | Ticked | RoundRestarted | Paused | Continued
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 
 

@@ -16,6 +16,7 @@ from fedquilt_server.round.events import (
     Checkpoint,
     Command,
     Continued,
+    CutOff,
     Event,
     Finish,
     Joined,
@@ -205,8 +206,8 @@ class Machine:
                 return self._reply(event)
             case Rejected():
                 return self._refuse(event)
-            case Resumed():
-                return self._resume(event)
+            case Resumed() | CutOff():
+                return self._postpone(event)
             case Ticked():
                 return self._close_if_complete(event.at) if self.exchange else self._start_if_ready(event.at)
             case RoundRestarted():
@@ -288,16 +289,16 @@ class Machine:
         reply, working = (client, round, exchange), self._before.working
         return judge_reply(reply, self._accepted, self.round, self.exchange, self.finished, working)
 
-    def _resume(self, event: Resumed) -> list[Command]:
-        """Start the deadline again: no client could reply while the coordinator was away."""
-        self._counts.resumed += (event,)
-        exchange = self.exchange
-        if exchange is None:
-            self._first_joined = None if self._first_joined is None else event.at
-            return []
-        if exchange.deadline is not None and self.policy.deadline is not None:
-            exchange.deadline = event.at + self.policy.deadline
-        return [self._send(exchange)]
+    def _postpone(self, event: Resumed | CutOff) -> list[Command]:
+        """Move the deadline: before this event no client could reply."""
+        self._counts.note_gap(event)
+        if (wake := self.wake_at) is not None and (whole := self.policy.deadline) is not None:
+            later = event.postpone(wake, whole)
+            if self.exchange is not None:
+                self.exchange.deadline = later
+            else:
+                self._first_joined = later - whole
+        return [self._send(self.exchange)] if self.exchange is not None else []
 
     # -- rounds and exchanges ------------------------------------------------------------------
 
@@ -314,8 +315,7 @@ class Machine:
         return self._start_if_ready(at)
 
     def _open_round(self, at: float, opened_at: float, fleet: Mapping[ClientId, Profile]) -> list[Command]:
-        self._counts.opened_at, self._asked_fleet = opened_at, fleet
-        self._now = self._before
+        self._counts.opened_at, self._asked_fleet, self._now = opened_at, fleet, self._before
         context = self._context_for(self.round, fleet, at, self._now.working)
         self._round = self._algorithm.round(self.state, context)
         return self._advance(0, None, at)

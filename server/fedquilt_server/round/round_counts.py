@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fedquilt_common.types import ClientId
-from fedquilt_server.round.events import Replied, Resumed, Tally
+from fedquilt_server.round.events import CutOff, Replied, Resumed, Tally
 from fedquilt_server.round.exchange import CountedReply, Exchange
 from fedquilt_server.round.policy import KnownAgent
 
@@ -53,6 +53,11 @@ class RoundCounts:
         self._train_seconds.clear()
         self.missing.clear()
         self.ages.clear()
+
+    def note_gap(self, event: Resumed | CutOff) -> None:
+        """Note that the coordinator hears the boards again; after a restart, the time before it counts as away."""
+        if isinstance(event, Resumed):
+            self.resumed += (event,)
 
     def note_closed(self, exchange: Exchange) -> None:
         """Note the clients that an exchange leaves out, and how many have replied, when it closes."""

@@ -54,7 +54,7 @@ TRANSITIONS: Final = (
     Transition(
         RunState.OPEN, RunState.OPEN, ("Replied", "Ticked"), "deadline without quorum, shortfall replace", ("Send",)
     ),
-    Transition(RunState.OPEN, RunState.OPEN, ("Resumed",), "", ("Send",)),
+    Transition(RunState.OPEN, RunState.OPEN, ("Resumed", "CutOff"), "", ("Send",)),
     Transition(
         RunState.OPEN, RunState.OPEN, ("RoundRestarted",), "a reply on disk is damaged, a sum spoiled", ("Send",)
     ),

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 EventKind = Literal[
     "started", "joined", "back", "restarted", "silent", "left", "late", "rejected", "declined", "out of memory",
     "too small", "memory lost", "notice", "recovered", "round restarted", "deadline", "diverged", "paused", "continued",
-    "dropped", "readmitted", "finished", "failed", "stopped", "site cut off", "moved",
+    "dropped", "readmitted", "finished", "failed", "stopped", "cut off", "site cut off", "moved",
 ]  # fmt: skip
 EventLevel = Literal["info", "warning", "error"]
 
@@ -19,6 +19,7 @@ LEVELS: Final[dict[EventKind, EventLevel]] = {
     "back": "info",
     "restarted": "warning",
     "silent": "warning",
+    "cut off": "warning",
     "site cut off": "warning",
     "moved": "warning",
     "left": "warning",

@@ -17,6 +17,7 @@ from fedquilt_server.lab.context import RoundContext
 from fedquilt_server.round.events import (
     Checkpoint,
     Command,
+    CutOff,
     Event,
     Finish,
     Joined,
@@ -287,3 +288,24 @@ def test_clients_that_are_waited_for_get_their_whole_time_again() -> None:
     assert subject.wake_at == 60
     play(subject, Resumed(500))
     assert subject.wake_at == 560
+
+
+@pytest.mark.parametrize(("at", "lost", "deadline"), [
+    (100, 50, 650),  # later by what was lost
+    (599, 2, 629),  # 30 s, so that boards can connect again
+    (100, 400, 700),  # never more than the whole deadline
+])  # fmt: skip
+def test_the_time_in_which_no_board_was_heard_does_not_count(at: float, lost: float, deadline: float) -> None:
+    subject = machine(replace(PLAIN, deadline=600), FedAvg(), 2)
+    (send,) = play(subject, Joined(0, "pi", 1, (0, 1)))
+    assert isinstance(send, Send)
+    play(subject, reply(1, 0))
+    assert subject.handle(CutOff(at, lost)) == [replace(send, deadline=deadline)]
+    assert play(subject, Ticked(deadline - 1)) == []
+
+
+def test_the_wait_for_all_clients_goes_on_after_a_time_without_boards() -> None:
+    subject = machine(replace(PLAIN, deadline=60, quorum=1), FedAvg(), 2)
+    play(subject, Joined(0, "pi", 1, (0,)))
+    play(subject, CutOff(10, 5))
+    assert subject.wake_at == 65
