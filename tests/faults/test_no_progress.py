@@ -12,6 +12,7 @@ from fedquilt_common.wire.messages import FailedMessage
 from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_server.coordinator import coordinator
+from fedquilt_server.coordinator.claims import Claims
 
 if TYPE_CHECKING:
     from tests.faults.conftest import Player, Stage
@@ -20,13 +21,10 @@ TOPICS = Topics("lab")
 
 
 class Clock:
-    """The clock by which a coordinator finds that a run has stalled; it stands until a test moves it."""
+    """The seconds of listening by which a coordinator finds that a run has stalled; a test moves them."""
 
     def __init__(self) -> None:
         self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
 
     def advance(self, part: float) -> None:
         """Let a part of the patience with a stalled run pass."""
@@ -36,7 +34,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(coordinator, "time", made)
+    monkeypatch.setattr(Claims, "listened", property(lambda _: made.now))
     return made
 
 

@@ -236,7 +236,7 @@ class Driver:
         waiting = deque(commands)
         while waiting:  # not by recursion: many rounds may ask nobody, and each leads to the next one
             command = waiting.popleft()
-            if replaying and not isinstance(command, Checkpoint | Finish):
+            if replaying and not self._is_owed(command):
                 continue
             if not isinstance(command, Receipt):
                 self._receipts.flush()
@@ -255,6 +255,14 @@ class Driver:
                     self._run.finish(self._display.boards)
                     self._display.show_boards()
         self._clean()
+
+    def _is_owed(self, command: Command) -> bool:
+        """Whether a recovery carries out a command of the crashed process; what is not kept, it publishes again later.
+
+        Tasks that go on are published with their exchange, which may have closed with replies of the same commit.
+        """
+        is_missing = isinstance(command, Send) and command.until is not None and not self._earlier.has(command)
+        return is_missing or isinstance(command, Checkpoint | Finish)
 
     def _send(self, send: Send) -> None:
         run = self._run

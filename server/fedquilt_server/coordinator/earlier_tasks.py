@@ -15,6 +15,7 @@ from fedquilt_common.types import ClientId, ExchangeId
 from fedquilt_common.wire.parsing import parse
 from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_server.coordinator.expected_replies import ExpectedReply
+from fedquilt_server.round.events import Send
 from fedquilt_server.runs.journal import Journal
 
 _META: Final = "earlier"
@@ -86,6 +87,10 @@ class EarlierTasks:
         """Keep an exchange whose tasks may go on."""
         self._exchanges[message.id] = PublishedExchange(message.alone(), expected)
         self._save()
+
+    def has(self, send: Send) -> bool:
+        """Whether an exchange is kept, so that its tasks can go on."""
+        return (send.round, send.exchange) in self._exchanges
 
     def select(self, working: Mapping[ClientId, ExchangeId]) -> list[PublishedExchange]:
         """Return what was published for tasks that go on, reduced to their clients, in the order of the exchanges.
