@@ -23,7 +23,7 @@ from fedquilt_common.wire.mqtt_limits import (
     RECEIVE_MAXIMUM,
     RETAINED_EXPIRY,
 )
-from fedquilt_common.wire.transport import Connected, Incoming, Will
+from fedquilt_common.wire.transport import Connected, Disconnected, Incoming, Will
 from fedquilt_server.simulate.mosquitto import free_port
 
 if TYPE_CHECKING:
@@ -48,6 +48,30 @@ def test_it_connects_again_by_itself_when_the_broker_was_killed(start: Start, mq
     peer.publish("x", b"again")
     peer.inbox.wait(lambda: b"again" in peer.payloads)
     assert b"while away" not in peer.payloads
+
+
+def test_two_processes_with_one_identifier_wait_longer_and_longer_and_learn_why(start: Start) -> None:
+    """Each connection ends that of the other, as with a copied state folder."""
+    broker, deaths = start(), list[tuple[float, Disconnected]]()
+
+    def note(incoming: Incoming) -> None:
+        if isinstance(incoming, Disconnected):
+            deaths.append((time.monotonic(), incoming))
+
+    address = BrokerAddress("127.0.0.1", broker.port)
+    twins = [MqttTransport(address, "twin", note), MqttTransport(address, "twin", note)]
+    try:
+        for twin in twins:
+            twin.connect()
+        end = time.monotonic() + 60
+        while not any("a copy of" in lost.advice for _, lost in deaths):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    finally:
+        for twin in twins:
+            twin.close()
+    assert "It may restart" in deaths[0][1].advice
+    assert len(deaths) < 12  # without a longer wait each time, there are several in a second
 
 
 def test_closing_leaves_no_socket_open(start: Start, mqtt: Mqtt) -> None:

@@ -20,6 +20,10 @@ _OWN_CERTIFICATE: Final = (
 NO_ANSWER: Final = "Check that the broker speaks MQTT 5, and look at its log"
 """What to do about a broker that neither accepts nor refuses the client."""
 _CLOSED: Final = "It may restart. If this repeats, look at its log"
+_BRIEF: Final = (
+    "It has ended several connections at once. Another process may use a copy of this one's state or run folder, or a "
+    "message may be larger than the broker allows (message_size_limit of Mosquitto). Look at its log"
+)
 NO_FAREWELL: Final = 0x80
 """The reason code with which paho reports a connection that ended without a DISCONNECT packet."""
 _OTHER_VERSION: Final = "Use a broker that speaks MQTT 5, such as Mosquitto 2"
@@ -101,7 +105,13 @@ def explain_failed_attempt(address: BrokerAddress, error: BaseException | None) 
 
 
 def explain_loss(
-    address: BrokerAddress, code: int, name: str, *, was_accepted: bool, tls_error: ssl.SSLError | None
+    address: BrokerAddress,
+    code: int,
+    name: str,
+    *,
+    was_accepted: bool,
+    tls_error: ssl.SSLError | None,
+    repeated: bool = False,
 ) -> Disconnected:
     """Explain the end of a connection, which the broker had accepted or not.
 
@@ -111,15 +121,18 @@ def explain_loss(
         name: the code in words.
         was_accepted: whether the broker had accepted the client.
         tls_error: what TLS raised; None for another reason.
+        repeated: several connections in a row have ended soon after the broker had accepted them.
     """
     if not was_accepted:
         advice = _OWN_CERTIFICATE if address.tls else NO_ANSWER
         lost = Disconnected(f"{address} closed the connection before it accepted the client: {name}", advice=advice)
         return explain_tls_error(address, tls_error) or lost
     if code == NO_FAREWELL:
-        return Disconnected(f"connection to {address} lost: the broker closed it", advice=_CLOSED)
+        advice = _BRIEF if repeated else _CLOSED
+        return Disconnected(f"connection to {address} lost: the broker closed it", advice=advice)
     lost = Disconnected(f"connection to {address} lost: {name}")
-    advice = _advise_on_credentials(address) if code in _CREDENTIALS else _ENDINGS.get(code, lost.advice)
+    other = _BRIEF if repeated else lost.advice
+    advice = _advise_on_credentials(address) if code in _CREDENTIALS else _ENDINGS.get(code, other)
     return replace(lost, advice=advice)
 
 

@@ -7,6 +7,7 @@ import logging
 import random
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -58,6 +59,12 @@ from fedquilt_common.wire.window import QUEUED_BYTES, Intake, Window
 log = logging.getLogger(__name__)
 
 _KEEPALIVE: Final = 30
+BRIEF_SECONDS: Final = 10.0
+"""A connection that ends sooner after the broker has accepted it is brief."""
+MANY_BRIEF: Final = 3
+"""So many brief connections in a row have another cause than a restart of the broker."""
+MOST_DOUBLINGS: Final = 4
+"""How often brief connections double the wait before the next attempt."""
 _FAREWELL: Final = 5.0
 """Seconds that ``close`` waits for the broker to acknowledge what is sent."""
 MOST_REPORTED: Final = 64
@@ -100,6 +107,8 @@ class MqttTransport:
         self._session_expiry = session_expiry
         self._session = 0
         self._explained = False
+        self._accepted_at = 0.0
+        self._brief = 0  # connections in a row that ended soon after the broker had accepted them
         self.refusals = 0
         self._refused: set[str] = set()
         self._client = self._make_client(client_id)
@@ -145,7 +154,8 @@ class MqttTransport:
     def _back_off(self) -> None:
         # paho doubles the delay at each failure; a random first step keeps a fleet from reconnecting all at once
         step = random.uniform(0.2, 0.6)  # noqa: S311 - no secret
-        self._client.reconnect_delay_set(step, 30 * step)  # type: ignore[arg-type]  # fractions work
+        first = step * 2 ** min(self._brief, MOST_DOUBLINGS)
+        self._client.reconnect_delay_set(first, 30 * step)  # type: ignore[arg-type]  # fractions work
 
     def publish(self, topic: str, payload: bytes, *, header: bytes = b"", retain: bool = False) -> bool:
         if len(payload) > self.max_payload:
@@ -219,6 +229,7 @@ class MqttTransport:
             self._deliver(explain_small_packets(self._address, largest))
             return
         self._max_packet = min(largest, LARGEST_PACKET)
+        self._accepted_at = time.monotonic()
         self._session += not flags.session_present
         self._refused.clear()
         self._window.set_open(True)
@@ -235,6 +246,7 @@ class MqttTransport:
 
     def _on_disconnect(self, _client: Client, _data: Any, _flags: Any, code: ReasonCode, _properties: Any) -> None:
         if was_accepted := self._window.open:
+            self._brief = self._brief + 1 if time.monotonic() - self._accepted_at < BRIEF_SECONDS else 0
             self._back_off()
         self._window.set_open(False)
         if not (self._explained or self._client.ended):
@@ -246,7 +258,10 @@ class MqttTransport:
         if unexplained and uses_other_protocol(self._address):
             return explain_other_protocol(self._address)
         error = self._client.tls_error
-        return explain_loss(self._address, code.value, str(code), was_accepted=was_accepted, tls_error=error)
+        return explain_loss(
+            self._address, code.value, str(code), was_accepted=was_accepted, tls_error=error,
+            repeated=self._brief >= MANY_BRIEF,
+        )  # fmt: skip
 
     def _on_crash(self, error: Exception) -> None:
         """Cut the connection, so that the broker publishes the will, and report the error."""

@@ -79,13 +79,15 @@ class Rivals:
         """Handle a presence on the coordinator's topic.
 
         Raises:
-            FederationInUseError: a coordinator that started before this one works in the federation.
+            FederationInUseError: a coordinator that started before this one works in the federation, or one with a
+                copy of this run's folder.
             ProtocolError: the message breaks the protocol.
         """
         presence = parse(CoordinatorPresence, message.payload, message.topic)
         if presence.run == self._own.run:
             # what arrives before the own presence was in the session's queue, and may be history
             self._is_current |= presence.epoch == self._own.epoch and not message.retained
+            self._check_copy(presence)
             self.accepted |= self._is_current
         elif presence.run is not None and (message.retained or self._is_current):
             self._latest = max(self._latest, presence.started or 0)
@@ -95,6 +97,18 @@ class Rivals:
                 self._meet(presence)
             else:
                 self._outlive(presence.run)
+
+    def _check_copy(self, twin: CoordinatorPresence) -> None:
+        """Leave if a later start of this run works with another folder: the two would train different models.
+
+        A presence that the broker kept from before is not one: the own presence has replaced it.
+        """
+        own, later = (self._own.epoch, self._own.started or 0), (twin.epoch, twin.started or 0)
+        if twin.online and self.settled and self.accepted and later > own:
+            raise FederationInUseError(
+                f"run {twin.run} was started again with a copy of this folder, and works in the federation "
+                f"{self._topics.federation}. To go on with this folder, stop the other coordinator and resume this one"
+            )
 
     def check_refusal(self, refused: PublicationRefused) -> None:
         """End if the broker refuses the first presence. A later refusal ends no run: the ACL can change back.

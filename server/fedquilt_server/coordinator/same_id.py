@@ -13,6 +13,8 @@ log = logging.getLogger(__name__)
 
 SETTLE_SECONDS: Final = 10.0
 """Messages that arrive later than this after a replacement were sent after it."""
+COPY_RETURNS: Final = 2
+"""So many returns to an earlier start show that two processes use copies of one state folder."""
 _MOST_AGENTS: Final = 10_000
 _MOST_FORMER: Final = 4
 _NAMELESS: Final = ProfileMessage()
@@ -21,10 +23,15 @@ _UNNAMED: Final = "a machine that does not report its name"
 
 @dataclass
 class _Id:
-    """Who uses an id: the newest presence, without its clients, and when those before it were replaced."""
+    """Who uses an id: the newest presence, without its clients, and when those before it were replaced.
+
+    Attributes:
+        went_back: how often a presence was of an earlier start than the one before it.
+    """
 
     presence: AgentPresence
     former: list[tuple[AgentPresence, float]] = field(default_factory=list)
+    went_back: int = 0
     reported: bool = False
 
 
@@ -48,6 +55,8 @@ class SameId:
                 self._ids[presence.agent] = _Id(presence)
             return
         before, found.presence = found.presence, presence
+        if presence.boot < before.boot:
+            self._go_back(found, before)
         if _source(before) != _source(presence):
             former = [(p, at) for p, at in found.former if not _is_same(p, presence)]
             self._find(
@@ -69,18 +78,31 @@ class SameId:
         for found in self._ids.values():
             found.former = [(presence, now) for presence, _ in found.former]
 
+    def _go_back(self, found: _Id, before: AgentPresence) -> None:
+        """Report copies of one state folder, which take the broker's session from each other.
+
+        A folder that was put back to an earlier state starts once with a smaller number.
+        """
+        found.went_back += 1
+        if found.went_back >= COPY_RETURNS:
+            self._report(found, "copies of one state folder are in use with the id", before, found.presence)
+
     def _find(self, found: _Id, lives: Callable[[AgentPresence, float], bool], other: AgentPresence) -> None:
         """Report the first former presence that is shown to live beside ``other``."""
         former = next((presence for presence, at in found.former if lives(presence, at)), None)
-        if former is not None and not found.reported:
+        if former is not None:
+            self._report(found, "two agents use the id", former, other)
+
+    def _report(self, found: _Id, what: str, one: AgentPresence, other: AgentPresence) -> None:
+        """Report, once for an id, which two machines use it."""
+        if not found.reported:
             found.reported = True
-            machines = [presence.profile.machine or _UNNAMED for presence in (former, other)]
+            machines = [presence.profile.machine or _UNNAMED for presence in (one, other)]
             reason = (
-                f"two agents use the id {other.agent}: on {machines[0]} and on {machines[1]}. "
-                "Give each board its own --id and --state"
+                f"{what} {one.agent}: on {machines[0]} and on {machines[1]}. Give each board its own --id and --state"
             )
             log.warning("%s", reason)
-            self._refuse(other.agent, reason)
+            self._refuse(one.agent, reason)
 
 
 def _is_same(one: AgentPresence, other: AgentPresence) -> bool:

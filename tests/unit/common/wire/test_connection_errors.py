@@ -88,3 +88,10 @@ def test_the_broker_may_say_why_it_ends_a_connection(code: int, advice: str) -> 
     lost = explain_loss(ANN, code, "Name of the code", was_accepted=True, tls_error=None)
     assert lost.reason == "connection to mqtt://lab:1883 lost: Name of the code"
     assert advice in lost.advice
+
+
+@pytest.mark.parametrize("code", [NO_FAREWELL, 0x82])
+def test_connections_that_end_at_once_have_other_causes_than_a_restart(code: int) -> None:
+    lost = explain_loss(ANN, code, "Protocol error", was_accepted=True, tls_error=None, repeated=True)
+    assert "a copy of this one's state or run folder" in lost.advice
+    assert "message_size_limit" in lost.advice

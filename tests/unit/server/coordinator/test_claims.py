@@ -232,6 +232,19 @@ def test_telemetry_that_overtakes_a_presence_is_of_one_agent(world: ClaimsWorld)
     assert world.reasons == []
 
 
+COPIES = TWO.replace("two agents use the id", "copies of one state folder are in use with the id")
+
+
+def test_copies_of_a_state_folder_that_take_turns_are_reported_once(world: ClaimsWorld) -> None:
+    """They have one session at the broker, so each connection ends that of the other."""
+    for boot in (5, 6, 5):
+        world.say("a", [0], boot, instance="one")
+    assert world.reasons == []  # a folder may have been put back to an earlier state
+    for boot in (6, 5, 6, 5):
+        world.say("a", [0], boot, instance="one")
+    assert world.reasons == [COPIES]
+
+
 def test_a_board_that_lost_its_state_folder_is_one_agent(world: ClaimsWorld) -> None:
     world.say("a", [0], 5, instance="one")
     world.say("a", [0], 9, instance="two")

@@ -203,3 +203,27 @@ def test_messages_of_the_session_are_history(world: World) -> None:
     assert [message.retained for message in one.inbox] == [False] * 3 + [True, False]
     world.settle()
     assert (world.staying, one.announced) == (["one"], 0)
+
+
+def test_a_copy_of_the_run_that_started_later_ends_the_first_one(world: World) -> None:
+    """Both have one session at the broker, so each connection ends that of the other."""
+    first = world.start("m", epoch=3)
+    world.settle()
+    copy = world.start("m", epoch=4)
+    world.settle(ANSWER_SECONDS)
+    first.connect()
+    world.settle()
+    assert (first.left, copy.left) == (True, False)
+    copy.connect()
+    world.settle()
+    assert (world.retained.epoch, world.retained.online, copy.left) == (4, True, False)
+
+
+def test_an_older_copy_of_a_run_works_although_its_later_start_was_killed(world: World) -> None:
+    """The broker has kept the presence of that start."""
+    late = world.start("m", epoch=9)
+    world.settle()
+    late.left = True
+    older = world.start("m", epoch=2)
+    world.settle(ANSWER_SECONDS)
+    assert (world.retained.epoch, older.left) == (2, False)
