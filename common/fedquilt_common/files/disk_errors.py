@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from fedquilt_common.error_messages import RESUME
 from fedquilt_common.errors import RunFolderError
 
 _OF_A_FAULTY_DISK: Final = frozenset({"EIO", "EUCLEAN", "ENODEV", "ENXIO", "ESTALE"})
@@ -41,11 +42,11 @@ def _advise(name: str | None, folder: Path) -> str:
     """Return what to do about an error, by its name in ``errno``."""
     if name in ("EEXIST", "ELOOP", "ENAMETOOLONG"):
         return f"Choose another folder than {folder}"
-    advice = f"Free disk space in {folder} or make it writable"
+    advice = "Free disk space there, or make it writable"
     if name in _OF_A_FAULTY_DISK:
         advice = _FAULTY
     elif name == "EISDIR":
         advice = "A folder is in the place of a file: move it away"
     elif name in ("ENOENT", "ENOTDIR"):
         advice = f"Check the path: {folder} must be a folder that exists, and nothing may remove it during the run"
-    return f"{advice}, then run the same command again to resume"
+    return f"{advice}, then {RESUME}"

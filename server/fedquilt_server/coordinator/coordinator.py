@@ -358,7 +358,7 @@ class Coordinator:
         client: ClientId | None = None
         try:
             address = self._topics.parse(message.topic)
-            agent, client = address.agent, address.client if address.client >= 0 else None
+            agent, client = address.agent or agent, address.client if address.client >= 0 else None
             self._dispatch(address, message)
         except ProtocolError as error:
             self._refuse(message, agent, client, str(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 
 from fedquilt_common.algorithm_api.records import FITS, NOTHING_FITS
+from fedquilt_common.flood_control.admission import UNKNOWN
 from fedquilt_common.plurals import plural
 from fedquilt_server.round.events import (
     Continued,
@@ -112,6 +113,7 @@ class EventBook:
         exchange: int | None = None,
     ) -> RunEvent:
         """Return an event of the open round."""
+        board = None if board == UNKNOWN else board
         return RunEvent(
             seq=seq, at=at, kind=kind, level=LEVELS[kind], board=board, client=client, round=self.round,
             exchange=exchange, text=text,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from fedquilt_common.error_messages import RESUME
 from fedquilt_common.errors import RunFolderError
 from fedquilt_server.runs.journal_schema import VERSION, row_digest, rows
 
@@ -21,6 +22,8 @@ _REMEDIES: Final = {
     "locked": "Close the other program that uses it",
 }
 """What to do about errors that are not in the file's content, by words of SQLite's message."""
+LONGEST_PATH: Final = 500
+"""Most characters of a journal's path: SQLite allows 511, and its other files have longer names."""
 _REASON_LENGTH: Final = 300
 """Most characters of an error that quotes a damaged file."""
 
@@ -61,11 +64,14 @@ def journal_errors(path: Path) -> Iterator[None]:
     except (sqlite3.Error, UnicodeError) as error:  # SQLite's message may quote damaged text
         if path.is_dir():
             raise damaged_journal(path, "it is a folder") from error
+        if len(str(path.absolute())) > LONGEST_PATH:
+            raise RunFolderError(
+                f"{path} cannot be used: SQLite opens no file whose path has more than {LONGEST_PATH} characters. "
+                "Choose a folder with a shorter path"
+            ) from error
         remedy = next((remedy for words, remedy in _REMEDIES.items() if words in str(error)), None)
         if remedy is not None:
-            raise RunFolderError(
-                f"{path} cannot be used: {error}. {remedy}, then run the same command again to resume"
-            ) from error
+            raise RunFolderError(f"{path} cannot be used: {error}. {remedy}, then {RESUME}") from error
         raise damaged_journal(path, error) from error
 
 

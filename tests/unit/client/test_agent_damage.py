@@ -131,7 +131,7 @@ def test_a_full_disk_ends_the_agent_with_advice_and_nothing_is_lost(
             error = wait_for(lambda: agent.errors)[0]
             agent.errors.clear()
     assert isinstance(error, RunFolderError)
-    assert "No space left on device. Free disk space in" in str(error)
+    assert "No space left on device. Free disk space there" in str(error)
     with host():
         assert same(peer.reply(0, 1), plus(0.5, kit))
 

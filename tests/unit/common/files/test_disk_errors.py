@@ -15,7 +15,7 @@ from fedquilt_common.files.disk_errors import report_disk_errors
 @pytest.mark.parametrize(
     ("number", "advice"),
     [
-        (errno.ENOSPC, "Free disk space in"),
+        (errno.ENOSPC, "Free disk space there"),
         (errno.EISDIR, "A folder is in the place of a file: move it away"),
         (errno.ENOENT, "Check the path: "),
         (errno.ENOTDIR, "Check the path: "),
@@ -30,7 +30,7 @@ def test_the_advice_fits_the_error(tmp_path: Path, number: int, advice: str) -> 
     with pytest.raises(RunFolderError) as error, report_disk_errors(tmp_path):
         raise OSError(number, os.strerror(number), str(tmp_path / "file"))
     assert str(error.value).startswith(f"{tmp_path / 'file'} cannot be used: {os.strerror(number)}. {advice}")
-    assert str(error.value).endswith("then run the same command again to resume")
+    assert str(error.value).endswith("run the same command again to resume (`fedquilt coordinator` with --resume)")
 
 
 @pytest.mark.parametrize("number", [errno.ENAMETOOLONG, errno.ELOOP, errno.EEXIST])
