@@ -146,7 +146,7 @@ COMMON = {
     "augment": "errors types",
     "user_imports": "errors",
     "rejections": "user_imports",
-    "files": "errors",
+    "files": "error_messages errors",
     "downloads": "errors files",
     "wire": "errors files rejections terminal_text types",
     "experiment": "errors files rejections types wire",
@@ -169,6 +169,7 @@ COMMON = {
         "algorithm_api algorithms datasets errors experiment learning_tasks models privacy seeds submodels tracing "
         "training types"
     ),
+    "own_code": "errors experiment user_imports",
     "experiment_file": "algorithms datasets errors experiment files models rejections user_imports",
     "catalogue": "algorithms datasets errors models user_imports",
     "data_tools": (

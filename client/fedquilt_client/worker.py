@@ -29,6 +29,7 @@ from fedquilt_common.errors import (
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.durable import sync
 from fedquilt_common.files.file_stamp import FileStamp, stamp
+from fedquilt_common.own_code import check_own_code
 from fedquilt_common.process.malloc import TRAINING, keep_freed_memory, return_freed_memory, trim_heap
 from fedquilt_common.process.process_memory import (
     free_gpu_bytes,
@@ -276,6 +277,7 @@ class Worker:
         if self._run_file != version:
             run = RunMessage.model_validate_json(job.run_file.read_bytes())
             experiment = Experiment.model_validate_json(json.dumps(run.experiment))
+            check_own_code(run.code)
             self._board, self._run_file = BoardRun(run, experiment, tuple(job.allowed), self._threads), version
         return self._board
 

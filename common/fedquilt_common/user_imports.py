@@ -92,7 +92,9 @@ def find_package(error: BaseException) -> str:
 
 def describe_error(error: BaseException) -> str:
     """Return an error's type and text, such as ``KeyError: 'w'``; the type alone if it has no text."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    is_shared = isinstance(error, ValueError) and "read-only" in str(error)  # numpy's words
+    return f"{text}; change a copy: np.array(x)" if is_shared else text
 
 
 def describe_sys_exit(error: SystemExit, package: str) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from fedquilt_common.algorithm_api.learner import Learner
 from fedquilt_common.algorithm_api.records import Ask, Reply, State, Task
-from fedquilt_common.errors import RunFailedError
+from fedquilt_common.errors import AlgorithmError, RunFailedError
 from fedquilt_common.types import Arrays, ClientId, Examples, ExchangeId, Profile
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Round = Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], State]
 """One round: each ``yield`` is an exchange (tasks out, replies back), the return value is the next state."""
+MOST_EMPTY: Final = 10_000
+"""Most exchanges in a row that ask nobody: a round with more of them would not end."""
 
 
 def advance_round(
@@ -33,10 +35,18 @@ def advance_round(
 
     Returns:
         The tasks of its next exchange, which somebody can answer, or the state with which it ends.
+
+    Raises:
+        AlgorithmError: the round yields ``MOST_EMPTY`` empty mappings in a row.
     """
+    empty = 0
     try:
         tasks = next(round) if replies is None else round.send(replies)
         while not tasks and not (isinstance(tasks, Ask) and working):
+            if (empty := empty + 1) > MOST_EMPTY:
+                raise AlgorithmError(
+                    f"the round has yielded {MOST_EMPTY:,} empty mappings in a row: yield tasks, or return a State"
+                )
             tasks = round.send({})
     except StopIteration as done:
         state: State = done.value

@@ -151,6 +151,8 @@ def _check_fields(name: str, kind: Callable[..., Any], fields: Mapping[str, Any]
 
 def _check_methods(name: str, made: Algorithm) -> Algorithm:
     """Return what a user's own factory returned, if it has the methods and the declaration of an algorithm."""
+    if made is None:
+        raise ExperimentError(f"algorithm '{name}': the factory returned None; let it return the algorithm")
     missing = [method for method in ("init", "round", "evaluate", "work") if not callable(getattr(made, method, None))]
     if missing:
         raise ExperimentError(

@@ -97,14 +97,39 @@ def trace_draws(module: nn.Module) -> tuple[fx.Graph, bool]:
     try:
         with _traced_factories(), use_seed(0):
             before = read_generators()
-            graph = ModelTracer().trace(module)
+            with _refuse_assigned_buffers(module):
+                graph = ModelTracer().trace(module)
             return graph, read_generators() != before
+    except UncuttableModelError:
+        raise
     except Exception as error:  # a user's forward can raise anything when it is traced
         place, line = _locate_error(module, error)
         raise UncuttableModelError(
             f"the model cannot be cut: '{place}' cannot be traced{line}: {type(error).__name__}: {error}; "
             f"{_advise(module, place)}, or choose an algorithm that sends whole models"
         ) from error
+
+
+@contextlib.contextmanager
+def _refuse_assigned_buffers(module: nn.Module) -> Iterator[None]:
+    """Put back the buffers to which forward assigned a symbol while it was traced, and refuse such a forward.
+
+    Raises:
+        UncuttableModelError: forward assigns to a buffer.
+    """
+    held = [(part, name, buffer) for part in module.modules() for name, buffer in part.named_buffers(recurse=False)]
+    try:
+        yield
+    finally:
+        assigned = [(part, name, buffer) for part, name, buffer in held if isinstance(getattr(part, name), fx.Proxy)]
+        for part, name, buffer in assigned:
+            setattr(part, name, buffer)
+    if assigned:
+        part, name, _ = assigned[0]
+        raise UncuttableModelError(
+            f"the model cannot be cut: forward of {type(part).__name__} assigns a new value to the buffer {name!r}; "
+            "remove that, or choose an algorithm that sends whole models"
+        )
 
 
 def _advise(module: nn.Module, place: str) -> str:

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedquilt_common.errors import PayloadError
-from fedquilt_common.training.precision import widen_halves
 from fedquilt_common.types import Arrays
 
 
@@ -18,11 +17,15 @@ def to_arrays(module: nn.Module) -> dict[str, NDArray[Any]]:
     """Return the module's parameters and buffers by name.
 
     Returns:
-        C-contiguous arrays in the module's shapes and dtypes; fp16 and bf16 become fp32. Arrays that need no
-        conversion share the module's memory.
+        C-contiguous arrays in the module's shapes and dtypes; all floating-point numbers become fp32. Arrays that need
+        no conversion share the module's memory.
     """
-    tensors = module.state_dict().items()
-    return {name: np.asarray(widen_halves(t.detach()).cpu().numpy(), order="C") for name, t in tensors}
+    return {name: _to_array(tensor.detach()) for name, tensor in module.state_dict().items()}
+
+
+def _to_array(tensor: Tensor) -> NDArray[Any]:
+    tensor = tensor.float() if tensor.is_floating_point() else tensor
+    return np.asarray(tensor.cpu().numpy(), order="C")
 
 
 def digest_arrays(arrays: Arrays) -> str:

@@ -44,6 +44,10 @@ class CoordinatorPresence(WireMessage):
     time: Big | None = None
 
 
+ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,199}$")]
+"""A Python module."""
+
+
 class RunMessage(WireMessage):
     """Topic ``run``: the experiment.
 
@@ -53,6 +57,7 @@ class RunMessage(WireMessage):
         partition: digest of all clients' sample indices, of the labels that noise changes, and of ``data.normalise``.
         public: digest of the public samples.
         data: the samples that boards receive or have; null: each board has the data set.
+        code: digests of the files of the user's own modules, by module.
     """
 
     run: Name
@@ -60,6 +65,7 @@ class RunMessage(WireMessage):
     partition: Sha256 | None = None
     public: Sha256 | None = None
     data: DataMessage | None = None
+    code: dict[ModuleName, Sha256] = Field(default_factory=dict)
 
 
 class ProfileMessage(MessagePart):

@@ -18,6 +18,7 @@ import psutil
 from fedquilt_common.algorithm_api import State
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.own_code import digest_own_code
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.messages import RunMessage
 from fedquilt_server.history.history import FinishedRound, History
@@ -219,6 +220,7 @@ class ActiveRun:
             partition=self.partition_digest,
             public=self.public_digest,
             data=self.delivery.message if self.delivery is not None else None,
+            code=digest_own_code(self.experiment),
         )
 
     @property

@@ -220,6 +220,13 @@ def test_a_strangers_code_is_not_imported_unless_allowed(kit: Kit, model: Path, 
     assert marker.exists()
 
 
+def test_another_version_of_an_own_module_is_refused(kit: Kit) -> None:
+    run = kit.run(algorithm={"name": kit.package("versioned", "raise SystemExit('it must not run')")})
+    event = do(kit.job(run.model_copy(update={"code": {"versioned": "0a" * 32}}), allowed=["versioned"]))
+    assert event["event"] == "failed"
+    assert "the code of 'versioned' on this board differs from the coordinator's" in event["reason"]
+
+
 def test_data_cut_otherwise_are_refused(kit: Kit, model: Path) -> None:
     run = kit.run(**FEDAVG)
     right = digest_shares(shares(experiment_of(run), load_dataset("digits")))

@@ -8,10 +8,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedquilt_common.errors import ForbiddenImportError, UnknownNameError
-from fedquilt_common.user_imports import find_place, package_of, resolve, suggest
+from fedquilt_common.user_imports import describe_error, find_place, package_of, resolve, suggest
 
 TABLE = {"dumps": "json:dumps", "root": "math:sqrt"}
 
@@ -131,3 +132,11 @@ def test_the_place_of_an_error_elsewhere_is_the_last_one_in_code_that_is_not_ins
     with pytest.raises(ValueError, match="Expecting") as raised:
         json.loads("{")
     assert find_place(raised.value, "absent").startswith("test_user_imports.py line ")
+
+
+def test_an_array_that_must_not_change_is_explained() -> None:
+    array = np.zeros(2)
+    array.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only") as raised:
+        array += 1
+    assert describe_error(raised.value).endswith("read-only; change a copy: np.array(x)")

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from fedquilt_common.algorithm_api import Round, advance_round
 from fedquilt_common.algorithms import make_algorithm
-from fedquilt_common.errors import ExperimentError, PayloadError
+from fedquilt_common.errors import AlgorithmError, ExperimentError, PayloadError
 
 MODULE = """
 from dataclasses import dataclass, field
@@ -30,6 +31,9 @@ class Own(FedAvg):
 @dataclass(frozen=True)
 class Need(Own):
     lambda_: float = field(kw_only=True)
+
+def nothing():
+    pass
 """
 CASES = {
     "a field that it refuses": (
@@ -65,6 +69,21 @@ def test_what_is_no_algorithm_is_refused(own: str) -> None:
     module, _, _ = own.partition(":")
     with pytest.raises(ExperimentError, match="function has no method init, round, evaluate, work; write it"):
         make_algorithm(f"{module}:dataclass", {}, ("*",))
+
+
+def test_a_factory_must_return_something(own: str) -> None:
+    assert own
+    with pytest.raises(ExperimentError, match=r"algorithm 'my_own:nothing': the factory returned None; let it return"):
+        make_algorithm("my_own:nothing", {}, ("*",))
+
+
+def test_a_round_that_asks_nobody_without_end_is_ended() -> None:
+    def endless() -> Round:
+        while True:
+            yield {}
+
+    with pytest.raises(AlgorithmError, match="yielded 10,000 empty mappings in a row"):
+        advance_round(endless(), None)
 
 
 def test_a_field_that_it_requires_is_named(own: str) -> None:

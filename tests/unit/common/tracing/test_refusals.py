@@ -29,6 +29,23 @@ class Branching(nn.Module):
         return self.inner(x) if x.sum() > 0 else x
 
 
+class Counting(nn.Module):
+    """Counts the samples that it has seen: with ``always`` in evaluation, too."""
+
+    seen: Tensor
+
+    def __init__(self, *, always: bool) -> None:
+        super().__init__()
+        self.inner, self.always = nn.Linear(6, 5), always
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training or self.always:
+            self.seen += x.shape[0]
+        out: Tensor = self.inner(x)
+        return out
+
+
 def two_arguments(s: Any, x: Tensor, y: Tensor) -> Any:
     return s.a(x + y)
 
@@ -46,6 +63,9 @@ REFUSED: dict[str, tuple[Build, str]] = {
         module(lambda s, x: s.a(x), a=lambda: renamed_layers.ActiveNorm(6)),
         "'a' cannot be traced.*; ActiveNorm changes the forward of BatchNorm1d: let it hold that layer as a part, or"),
     "a branch": (module(lambda s, x: s.part(x), part=Branching), r"'part' cannot be traced \(line \d+ of test_refus"),
+    "an assigned buffer": (
+        module(lambda s, x: s.part(x), part=lambda: Counting(always=True)),
+        "forward of Counting assigns a new value to the buffer 'seen'"),
     "an unknown function": (module(lambda s, x: torch.fft.rfft(s.a(x)).real, a=linear(6, 5)), "fft_rfft|real"),
     "two inputs": (module(two_arguments, a=linear(6, 5)), "second argument"),
     "a bilinear form": (module(lambda s, x: torch.einsum("bi,ji->bj", s.a(x), s.a.weight), a=linear(6, 6)), "einsum"),
@@ -70,6 +90,14 @@ def test_what_is_not_understood_is_refused_by_name_and_reason(name: str) -> None
     build, words = REFUSED[name]
     with pytest.raises(UncuttableModelError, match=words):
         blueprint_for(build, np.zeros((1, 6), np.float32))
+
+
+def test_a_buffer_that_only_training_assigns_is_no_obstacle() -> None:
+    """The model is followed in evaluation."""
+    build = module(lambda s, x: s.b(s.a(x)), a=lambda: Counting(always=False), b=linear(5, 4))
+    blueprint = blueprint_for(build, np.zeros((1, 6), np.float32))
+    assert [group.size for group in blueprint.anatomy.groups] == [5]
+    assert blueprint.anatomy.arrays["a.seen"].shape == ()
 
 
 def checking(s: Any, x: Tensor) -> Any:

@@ -64,7 +64,9 @@ SAMPLES: dict[str, WireMessage] = {
     "CoordinatorPresence": CoordinatorPresence(
         online=True, epoch=4, run="digits-1", started=1795217643, time=1795217650
     ),
-    "RunMessage": RunMessage(run="digits-1", experiment={"seed": 7, "name": "z\u00fcrich"}, partition=A, data=DATA),
+    "RunMessage": RunMessage(
+        run="digits-1", experiment={"seed": 7, "name": "z\u00fcrich"}, partition=A, data=DATA, code={"own.net": A}
+    ),
     "DataRequest": DataRequest(run="digits-1", digest=B, first=16, count=16),
     "RoundMessage": ROUND,
     "AgentPresence": AgentPresence(
@@ -258,6 +260,8 @@ WRONG = [
     ("RunMessage", "experiment", []),
     ("RunMessage", "partition", "AB" * 32),
     ("RunMessage", "partition", "0a" * 31),
+    ("RunMessage", "code", {"../net": "0a" * 32}),
+    ("RunMessage", "code", {"net": "0a" * 31}),
     ("RoundMessage", "deadline", "soon"),
     ("RoundMessage", "patches", {}),
     ("RoundMessage", "tasks", [{"clients": [1]}]),
