@@ -136,6 +136,8 @@ def _load(
     note_page(run.folder.path, PageAddress(url=url, run=run.folder.run))
     if run.model_cut is not None:
         progress.stage(run.model_cut.summary)
+    if run.machine.done:
+        progress.stage(f"Resuming after round {run.machine.done}")
     progress.skip_rounds(run.machine.done)
     return run
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from fedquilt_common.errors import BrokerUnreachableError, RunFailedError
+from fedquilt_common.errors import BrokerUnreachableError, RunFailedError, RunFolderError
 from fedquilt_common.experiment.experiment import dump_experiment
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import write_atomically
@@ -67,10 +68,21 @@ def run_with_progress(
         also(snapshot)
 
     with ProgressDisplay(plan.page_url, plan.experiment.rounds, plan.linger, should_stop) as progress:
+        if rounds := count_finished_rounds(plan.folder):
+            progress.stage(f"Resuming after round {rounds}")
+        progress.skip_rounds(rounds)
         done = run_simulation(plan, show, should_stop, print_message, progress.stage)
         if done is not None:
             progress.finish(done.result.rounds)
     return done
+
+
+def count_finished_rounds(folder: Path) -> int:
+    """Return the rounds in the result file of a run folder; 0 if it has none that can be read."""
+    try:
+        return len(read_result(folder).rounds)
+    except RunFolderError:
+        return 0
 
 
 def run_simulation(

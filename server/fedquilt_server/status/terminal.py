@@ -144,7 +144,7 @@ class ProgressLines:
             print_message(message)
         for row in snapshot.history[self.rounds_shown :]:
             print_message(describe_round(row, snapshot.rounds))
-        self.rounds_shown = len(snapshot.history)
+        self.rounds_shown = max(self.rounds_shown, len(snapshot.history))  # a run that resumes has no history yet
         if snapshot.warning and not self._warned:
             print_message(f"Warning: {snapshot.warning}")
         self._warned = bool(snapshot.warning)

@@ -41,8 +41,9 @@ def test_each_of_them_is_recorded(number: int) -> None:
 def test_the_second_one_interrupts(first: int, second: int) -> None:
     stop = StopSignal()
     send(first)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as raised:
         send(second)
+    assert raised.value.args == (128 + second,)
     assert stop.exit_code == 128 + first
 
 

@@ -67,6 +67,7 @@ def test_what_is_followed_is_shown_to_the_end(capsys: pytest.CaptureFixture[str]
     store = StatusStore(Snapshot(rounds=3, history=rows[:1]))
     with ProgressDisplay("", 3, 0.0) as progress:
         progress.skip_rounds(1)
+        progress.show(Snapshot(rounds=3))  # before the coordinator has read the rounds that are finished
         with progress.follow(lambda: store.current):
             store.update(history=rows[:2])
             printed, end = "", time.monotonic() + 60
