@@ -16,17 +16,20 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from fedquilt_client.presence import WILL_DELAY, OwnPresence
+from fedquilt_client.reports import shorten_text
 from fedquilt_client.store import AgentStore
-from fedquilt_common.errors import ProtocolError
+from fedquilt_common.errors import FedquiltError, ProtocolError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.wire.client_id import instance_of, keep_suffix
 from fedquilt_common.wire.connection_log import ConnectionLog
 from fedquilt_common.wire.messages import (
+    ENDED_BY_ERROR,
     IDLE_TELEMETRY_SECONDS,
     AgentPresence,
     CoordinatorPresence,
     EndMessage,
     MissingMessage,
+    NoticeMessage,
     ReceiptMessage,
     RunMessage,
     StopMessage,
@@ -118,6 +121,9 @@ class Participant(ABC):
             with report_disk_errors(self._own.state):
                 while not should_stop() and not (self._ended and self._own.once):
                     self._step()
+        except FedquiltError as error:
+            self._report_end(str(error))
+            raise
         finally:
             self._end_work()
             farewell = self.topics.presence(self._own.name), self._farewell
@@ -163,6 +169,12 @@ class Participant(ABC):
     def _subscribe(self) -> None:
         """Subscribe to all that it reads before it has a task."""
         self._transport.subscribe(self.topics.agent_filters(self._own.name))
+
+    def _report_end(self, reason: str) -> None:
+        """Publish why this process ends, so that people need not look for it on the board."""
+        text = shorten_text(f"ends: {reason}")
+        notice = NoticeMessage(agent=self._own.name, boot=self._boot, kind=ENDED_BY_ERROR, text=text)
+        self._transport.publish(self.topics.telemetry(self._own.name), notice.encode())
 
     def _send_telemetry(self) -> None:
         if not self._transport.drain(0.0):

@@ -15,7 +15,8 @@ class StopSignal:
     """Handles SIGINT, SIGTERM and SIGHUP from its creation on; calling it returns whether one has arrived.
 
     A second SIGINT or SIGTERM raises KeyboardInterrupt with the exit code that shells expect after it. A second SIGHUP
-    does not: the shell and the system both send one when a terminal closes. If the process was started with SIGHUP ignored, as by ``nohup``, SIGHUP stays ignored.
+    does not: the shell and the system both send one when a terminal closes. If the process was started with SIGHUP
+    ignored, as by ``nohup``, SIGHUP stays ignored.
     """
 
     def __init__(self) -> None:

@@ -239,6 +239,8 @@ MEMORY_LOST: Final = "memory-lost"
 """Kind of the notice that clients have started without the private memory that they had."""
 WORKER_RESTARTED: Final = "worker-restarted"
 """Kind of the notice that a training process died and was started again."""
+ENDED_BY_ERROR: Final = "ended"
+"""Kind of the notice that an agent or a relay ends because of an error."""
 MUTED: Final = "muted"
 """Kind of the notice about a board that floods."""
 
@@ -249,8 +251,8 @@ class NoticeMessage(WireMessage):
     Attributes:
         kind: ``out-of-memory`` (a training process ran out of memory; the board trains smaller sub-models from now
             on), ``memory-lost`` (clients have started without the private memory that they had), ``worker-restarted``
-            (a training process died and was started again) or ``muted`` (the relay of a site ignores a board that
-            floods for a while).
+            (a training process died and was started again), ``ended`` (an agent or a relay ends because of an error)
+            or ``muted`` (the relay of a site ignores a board that floods for a while).
         text: what happened, for people.
         run: the run in which it happened; null: in no run.
         client: the client whose training it concerns; null: none.

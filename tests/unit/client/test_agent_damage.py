@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.agents import failures, notices, plus, same
 
+from fedquilt_client.reports import shorten_text
 from fedquilt_client.worker_pool import WorkerPool
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.training_jobs import Job
@@ -132,6 +133,8 @@ def test_a_full_disk_ends_the_agent_with_advice_and_nothing_is_lost(
             agent.errors.clear()
     assert isinstance(error, RunFolderError)
     assert "No space left on device. Free disk space there" in str(error)
+    (told,) = wait_for(lambda: notices(peer), "a notice")
+    assert (told.kind, told.text) == ("ended", shorten_text(f"ends: {error}"))
     with host():
         assert same(peer.reply(0, 1), plus(0.5, kit))
 
