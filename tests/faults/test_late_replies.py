@@ -73,3 +73,21 @@ def test_a_late_reply_is_late_also_while_the_run_waits(stage: Stage, monkeypatch
 
 def files_below(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
+
+
+def test_a_deadline_without_the_quorum_is_reported(stage: Stage) -> None:
+    """The round waits for the missing reply; nothing else says that its deadline has passed."""
+    with_quorum(stage, quorum=3, deadline=0.3)
+    stage.ways[2] = lambda player, message: None
+
+    def turn() -> bool:
+        stage.turn()
+        return any(event.kind == "deadline" for event in stage.board.current.events)
+
+    stage.arrive()
+    with stage.closing(stage.coordinator()) as coordinator:
+        coordinator.execute(turn)
+    (told,) = [event for event in stage.board.current.events if event.kind == "deadline"]
+    assert told.text == (
+        "The deadline passed with 2 of 3 replies; too few for the quorum, so the round waits for client 2"
+    )

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Final
 
 from fedquilt_common.errors import FedquiltError, PayloadError, RunFailedError, SpoiledSumError
-from fedquilt_common.plurals import plural
 from fedquilt_common.wire.transport import Transport
 from fedquilt_server.coordinator.display import StatusUpdater
 from fedquilt_server.coordinator.downlink import Downlink
@@ -21,6 +20,7 @@ from fedquilt_server.coordinator.publications import plan_publications
 from fedquilt_server.coordinator.rate_limit import RateLimit
 from fedquilt_server.coordinator.receipts import ReceiptPublisher
 from fedquilt_server.coordinator.uplink import Uplink
+from fedquilt_server.history.event_book import describe_deadline
 from fedquilt_server.round.events import (
     Checkpoint,
     Command,
@@ -34,13 +34,11 @@ from fedquilt_server.round.events import (
     Ticked,
     skip_dropped,
 )
-from fedquilt_server.round.exchange import Exchange
 from fedquilt_server.runs import clock
 from fedquilt_server.runs.blob_store import DamagedReplyError
 from fedquilt_server.runs.evaluation import EvaluationCall, OverlappedEvaluation, evaluate
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.results import RoundResult
-from fedquilt_server.status.waiting import ranges
 
 log = logging.getLogger(__name__)
 
@@ -214,10 +212,11 @@ class Driver:
             raise
         except (PayloadError, ValueError, ArithmeticError) as error:
             raise RunFailedError(f"round {self._machine.round} cannot be closed: {error}") from error
-        if any(isinstance(command, Checkpoint | Send) for command in commands):
+        if goes_on := any(isinstance(command, Checkpoint | Send) for command in commands):
             self._run.watch.averaging += time.perf_counter() - started
-            if isinstance(event, Ticked) and before is not None:
-                self._run.history.add("deadline", event.at, describe_deadline(before), seq=seq, exchange=before.number)
+        if isinstance(event, Ticked) and before is not None:
+            text = describe_deadline(before, waits=not goes_on)
+            self._run.history.add("deadline", event.at, text, seq=seq, exchange=before.number)
         self._display.show_event(event, self._machine)
         return self._count_sends(commands)
 
@@ -388,9 +387,3 @@ def report_unsendable(round: int) -> Iterator[None]:
         raise RunFailedError(
             f"round {round}: what the algorithm gives away cannot be sent with the experiment's `wire`: {error}"
         ) from error
-
-
-def describe_deadline(exchange: Exchange) -> str:
-    """Return the sentence on an exchange that its deadline closed, or opened again for other clients."""
-    missing = f"{plural('client', len(exchange.missing))} {ranges(exchange.missing)}"
-    return f"The deadline passed with {len(exchange.replies)} of {len(exchange.clients)} replies; without {missing}"

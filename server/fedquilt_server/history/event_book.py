@@ -19,6 +19,7 @@ from fedquilt_server.round.events import (
     Resumed,
     RoundRestarted,
 )
+from fedquilt_server.round.exchange import Exchange
 from fedquilt_server.status.health import TOO_SMALL, BoardFacts
 from fedquilt_server.status.run_event import LEVELS, EventKind, RunEvent
 from fedquilt_server.status.waiting import ranges
@@ -158,3 +159,14 @@ class EventBook:
             text = event.reason.removeprefix("the client ") if event.declined else event.reason
             return self.make(kind, event.at, text, seq=seq, board=event.agent, client=event.client)
         return None
+
+
+def describe_deadline(exchange: Exchange, *, waits: bool = False) -> str:
+    """Return the sentence on an exchange that its deadline closed, or opened again for other clients.
+
+    Args:
+        waits: it did neither, because too few clients have replied.
+    """
+    missing = f"{plural('client', len(exchange.missing))} {ranges(exchange.missing)}"
+    went_on = f"too few for the quorum, so the round waits for {missing}" if waits else f"without {missing}"
+    return f"The deadline passed with {len(exchange.replies)} of {len(exchange.clients)} replies; {went_on}"
