@@ -12,6 +12,7 @@ from fedquilt_common.errors import NoGlobalModelError, PackageMissingError, RunF
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment_file import load_experiment
 from fedquilt_common.types import Arrays
+from fedquilt_server.runs.open_files import read_extra
 from fedquilt_server.runs.result_files import read_model, read_result
 from fedquilt_server.runs.tables import round_records
 from fedquilt_server.status.results import Result, RoundResult
@@ -78,6 +79,16 @@ class Run:
         load_arrays(module, arrays)
         return module.eval()
 
+    def extra(self) -> Arrays:
+        """Return what the algorithm keeps in ``State.extra`` after the last finished round; empty if nothing.
+
+        Server optimisers keep their moments there, and algorithms with several global models these.
+
+        Raises:
+            RunFolderError: the run folder's journal is missing or damaged, or the file is.
+        """
+        return read_extra(self.folder)
+
     def _modules(self) -> Iterator[nn.Module]:
         """Build the experiment's model, then those of its clients."""
         from fedquilt_common.experiment_tools import ExperimentTools
@@ -103,8 +114,8 @@ def _global_arrays(run: Run) -> Arrays:
     arrays, algorithm = read_model(run.folder, run.result), run.experiment.algorithm.name
     if algorithm in DIAGNOSTICS or not len(arrays):
         raise NoGlobalModelError(
-            f"the algorithm '{algorithm}' has no global model: each client keeps its own; "
-            "read the scores in `rounds`, or export a client's model with `fedquilt memory export`"
+            f"the algorithm '{algorithm}' has no global model: read the scores in `rounds`, export a client's model "
+            "with `fedquilt memory export`, or read what the algorithm keeps on the coordinator with `extra()`"
         )
     return arrays
 

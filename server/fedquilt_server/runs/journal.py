@@ -284,3 +284,14 @@ def peek_model(path: Path) -> tuple[int, str] | None:
     with _peek(path) as db:
         found = db and db.execute("SELECT round, arrays FROM checkpoints ORDER BY round DESC LIMIT 1").fetchone()
         return (int(found[0]), str(found[1])) if found else None
+
+
+def peek_extra(path: Path) -> str:
+    """Return the digest of what an algorithm keeps besides the model after the last finished round; empty if nothing.
+
+    Raises:
+        RunFolderError: the file is damaged, or is not a journal.
+    """
+    with _peek(path) as db:
+        found = db and db.execute("SELECT extra FROM checkpoints ORDER BY round DESC LIMIT 1").fetchone()
+        return str(found[0]) if found else ""

@@ -11,9 +11,11 @@ from typing import BinaryIO, Final
 
 from fedquilt_common.errors import NoGlobalModelError, RunFolderError
 from fedquilt_common.files.digests import find_sha256
+from fedquilt_common.types import Arrays
+from fedquilt_common.wire.codec import FileArrays
 from fedquilt_common.wire.message_base import DIGEST_PATTERN
-from fedquilt_server.runs.blob_store import BLOBS
-from fedquilt_server.runs.journal import peek_model
+from fedquilt_server.runs.blob_store import BLOBS, find_damage
+from fedquilt_server.runs.journal import peek_extra, peek_model
 from fedquilt_server.status.run_file_names import JOURNAL, MODEL
 
 _DIGEST: Final = re.compile(DIGEST_PATTERN)
@@ -57,6 +59,22 @@ def open_model(folder: Path) -> NewestModel:
                 "`fedquilt memory export` on a board exports them"
             )
     raise RunFolderError(f"The model of round {number} is not in the run folder; try again after the next round")
+
+
+def read_extra(folder: Path) -> Arrays:
+    """Return what the algorithm keeps besides the model after the last finished round, read lazily.
+
+    Raises:
+        RunFolderError: the journal or the file is missing or damaged.
+    """
+    if not (digest := peek_extra(folder / JOURNAL)):
+        return {}
+    if not _DIGEST.fullmatch(digest):  # a damaged journal must not name a file outside of the folder
+        raise RunFolderError(f"{folder / JOURNAL}: names no file for `State.extra`: it is damaged")
+    path = folder / BLOBS / digest
+    if damage := find_damage(path, digest):
+        raise RunFolderError(f"{path} {damage}, so `State.extra` cannot be read")
+    return FileArrays(path)
 
 
 def _find_model(folder: Path) -> tuple[int, str]:

@@ -91,7 +91,7 @@ def test_an_algorithm_without_a_model_for_all_says_so(tmp_path: Path) -> None:
         "data": {"set": "digits", "clients": 2, "public": {"samples": 50}},
     }
     run = fq.load_run(run_folder(tmp_path / "run", {}, **keys))
-    with pytest.raises(fq.NoGlobalModelError, match="'fedmd' has no global model: each client keeps its own"):
+    with pytest.raises(fq.NoGlobalModelError, match="'fedmd' has no global model: read the scores"):
         run.model()
 
 

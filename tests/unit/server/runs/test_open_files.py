@@ -1,0 +1,36 @@
+"""Files of a run folder that are read while a coordinator works in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.unit.server.runs.test_run_folder import answer, opened, save, start
+
+from fedquilt_common.algorithm_api import State
+from fedquilt_common.errors import RunFolderError
+from fedquilt_common.types import Arrays
+from fedquilt_server.round.events import Checkpoint
+from fedquilt_server.runs.open_files import read_extra
+
+
+@pytest.mark.parametrize("extra", [{}, {"moment/w": np.arange(3, dtype=np.float32)}], ids=["nothing", "a moment"])
+def test_what_an_algorithm_keeps_can_be_read_while_the_run_goes_on(extra: Arrays, tmp_path: Path) -> None:
+    with opened(tmp_path, resume=False) as run:
+        assert read_extra(tmp_path) == {}
+        start(run)
+        answer(run, 0, 1.0, 110.0)
+        seq, commands = answer(run, 1, 2.0, 120.0)
+        done = commands[-1]
+        assert isinstance(done, Checkpoint)
+        save(run, seq, replace(done, state=State(done.state.arrays, extra)))
+        found = read_extra(tmp_path)
+        assert found.keys() == extra.keys()
+        for name, kept in extra.items():
+            np.testing.assert_array_equal(found[name], kept)
+        if extra:
+            (tmp_path / "blobs" / run.checkpoints.last.extra).write_bytes(b"damaged")
+            with pytest.raises(RunFolderError, match=r"so `State\.extra` cannot be read"):
+                read_extra(tmp_path)
