@@ -277,7 +277,7 @@ class Worker:
         if self._run_file != version:
             run = RunMessage.model_validate_json(job.run_file.read_bytes())
             experiment = Experiment.model_validate_json(json.dumps(run.experiment))
-            check_own_code(run.code)
+            check_own_code(run.code, experiment, job.allowed)
             self._board, self._run_file = BoardRun(run, experiment, tuple(job.allowed), self._threads), version
         return self._board
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.user_imports import is_user_import
+from fedquilt_common.user_imports import is_user_import, package_of
 
 _SHOWN = 12
 
@@ -26,17 +26,20 @@ def digest_own_code(experiment: Experiment) -> dict[str, str]:
     return {module: digest for module, digest in found.items() if digest}
 
 
-def check_own_code(expected: Mapping[str, str]) -> None:
+def check_own_code(expected: Mapping[str, str], experiment: Experiment, allowed: Collection[str]) -> None:
     """Compare the user's own modules here with those of the coordinator. A module that is not here is no difference.
 
     Args:
         expected: what ``digest_own_code`` returned there.
+        experiment: names the modules.
+        allowed: top-level packages that it may load; ``*`` allows all. The coordinator learns nothing of others.
 
     Raises:
         ExperimentError: one of them differs.
     """
-    for module, digest in expected.items():
-        if (own := digest_module(module)) and own != digest:
+    for module, own in digest_own_code(experiment).items():
+        is_allowed = "*" in allowed or package_of(module) in allowed
+        if is_allowed and (digest := expected.get(module, own)) != own:
             raise ExperimentError(
                 f"the code of {module!r} on this board differs from the coordinator's ({own[:_SHOWN]} instead of "
                 f"{digest[:_SHOWN]}): copy the coordinator's file to the board, and restart the agent"

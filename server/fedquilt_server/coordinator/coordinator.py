@@ -266,7 +266,7 @@ class Coordinator:
         """Journal for how long no client could be heard, if a deadline ran then."""
         seconds = self._hearing.take_deaf_seconds()
         if seconds and self._working and self.machine.wake_at is not None:
-            self._driver.record(CutOff(clock.now(), seconds))
+            self._record(CutOff(clock.now(), seconds))
 
     def _check_health(self, now: float) -> None:
         if now >= self._health_at:

@@ -55,7 +55,7 @@ class SameId:
                 self._ids[presence.agent] = _Id(presence)
             return
         before, found.presence = found.presence, presence
-        if presence.boot < before.boot:
+        if presence.instance == before.instance and presence.boot < before.boot:
             self._go_back(found, before)
         if _source(before) != _source(presence):
             former = [(p, at) for p, at in found.former if not _is_same(p, presence)]

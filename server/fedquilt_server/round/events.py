@@ -16,7 +16,7 @@ from fedquilt_common.wire.messages import Outcome
 from fedquilt_common.wire.number_ranges import pack_numbers, unpack_numbers
 
 REJOIN_SECONDS: Final = 30.0
-"""Least time for a reply after the coordinator was cut off: an agent may wait 18 s before it connects again."""
+"""Least time for a reply after a long time without a broker: an agent may wait 18 s before it connects again."""
 
 
 @dataclass(frozen=True)
@@ -136,9 +136,9 @@ class CutOff:
     def postpone(self, deadline: float, whole: float) -> float:
         """Return the new time of a deadline that was ``whole`` seconds long: later by the time that was lost.
 
-        Boards have ``REJOIN_SECONDS`` to connect again; never more than the whole deadline is left.
+        Boards have as long again to connect, up to ``REJOIN_SECONDS``; never more than the whole deadline is left.
         """
-        least = self.at + min(whole, REJOIN_SECONDS)
+        least = self.at + min(whole, self.seconds, REJOIN_SECONDS)
         return min(max(deadline + self.seconds, least), self.at + whole)
 
 

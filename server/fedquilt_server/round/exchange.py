@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fedquilt_common.algorithm_api import Reply, Task
 from fedquilt_common.types import ClientId, ExchangeId
 from fedquilt_common.wire.messages import Outcome
-from fedquilt_server.round.events import Replied
+from fedquilt_server.round.events import CutOff, Replied, Resumed
 from fedquilt_server.round.policy import Policy
 from fedquilt_server.round.ports import Load
 
@@ -63,6 +63,11 @@ class Exchange:
     def note_time(self, at: float) -> None:
         """Note the time: once the deadline has passed, a quorum stays enough."""
         self.overdue = self.overdue or self.is_late(at)
+
+    def postpone(self, event: Resumed | CutOff, whole: float | None) -> None:
+        """Move the deadline, which was ``whole`` seconds long, if there is one."""
+        if self.deadline is not None and whole is not None:
+            self.deadline = event.postpone(self.deadline, whole)
 
     def is_complete(self, policy: Policy) -> bool:
         """Whether enough clients have replied: all, or ``until``; a quorum once the deadline has passed.

@@ -292,13 +292,13 @@ class Machine:
     def _postpone(self, event: Resumed | CutOff) -> list[Command]:
         """Move the deadline: before this event no client could reply."""
         self._counts.note_gap(event)
-        if (wake := self.wake_at) is not None and (whole := self.policy.deadline) is not None:
-            later = event.postpone(wake, whole)
-            if self.exchange is not None:
-                self.exchange.deadline = later
-            else:
-                self._first_joined = later - whole
-        return [self._send(self.exchange)] if self.exchange is not None else []
+        whole = self.policy.deadline
+        if self.exchange is not None:
+            self.exchange.postpone(event, whole)
+            return [self._send(self.exchange)]
+        if self._first_joined is not None and whole is not None:
+            self._first_joined = event.postpone(self._first_joined + whole, whole) - whole
+        return []
 
     # -- rounds and exchanges ------------------------------------------------------------------
 

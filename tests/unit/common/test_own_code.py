@@ -58,15 +58,21 @@ def test_what_is_no_file_has_none(own: Path, name: str) -> None:
 
 
 def test_another_version_is_refused_until_the_process_starts_again(own: Path) -> None:
-    digest = hashlib.sha256(NET).hexdigest()
-    check_own_code({"my_net": digest, "not_here": digest})
+    made, digest = experiment(model={"name": "my_net:build"}), hashlib.sha256(NET).hexdigest()
+    expected = {"my_net": digest, "not_here": digest}
+    check_own_code(expected, made, ["my_net"])
     (own / "my_net.py").write_bytes(b"changed\n")
-    check_own_code({"my_net": digest})  # the process goes on with what it has imported
+    check_own_code(expected, made, ["my_net"])  # the process goes on with what it has imported
     digest_module.cache_clear()
     changed = hashlib.sha256(b"changed\n").hexdigest()
     with pytest.raises(ExperimentError) as caught:
-        check_own_code({"my_net": digest})
+        check_own_code(expected, made, ["*"])
     assert str(caught.value) == (
         f"the code of 'my_net' on this board differs from the coordinator's ({changed[:12]} instead of {digest[:12]}): "
         "copy the coordinator's file to the board, and restart the agent"
     )
+
+
+def test_a_coordinator_learns_nothing_of_modules_that_the_owner_has_not_allowed(own: Path) -> None:
+    assert own.exists()
+    check_own_code({"my_net": "0a" * 32, "my_lab": "0a" * 32}, experiment(model={"name": "my_net:build"}), ["my_lab"])

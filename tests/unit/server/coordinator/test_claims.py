@@ -253,3 +253,9 @@ def test_a_board_that_lost_its_state_folder_is_one_agent(world: ClaimsWorld) -> 
     world.claims.note_message("a", 9)
     assert world.reasons == []
     assert world.hosts == {0: "a"}
+
+
+def test_a_board_that_lost_its_state_folder_and_its_clock_is_no_copy(world: ClaimsWorld) -> None:
+    for boot, instance in ((9, "one"), (5, "two"), (9, "one"), (5, "two")):
+        world.say("a", [0], boot, instance=instance)
+    assert world.reasons == [TWO]

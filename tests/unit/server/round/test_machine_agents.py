@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedquilt_common.aggregation.averages import mean
 from fedquilt_common.algorithm_api import Algorithm, Round, ServerContext, State, Task
@@ -17,11 +19,13 @@ from fedquilt_server.lab.context import RoundContext
 from fedquilt_server.round.events import (
     Checkpoint,
     Command,
+    Continued,
     CutOff,
     Event,
     Finish,
     Joined,
     Left,
+    Paused,
     Receipt,
     Replied,
     Resumed,
@@ -292,7 +296,8 @@ def test_clients_that_are_waited_for_get_their_whole_time_again() -> None:
 
 @pytest.mark.parametrize(("at", "lost", "deadline"), [
     (100, 50, 650),  # later by what was lost
-    (599, 2, 629),  # 30 s, so that boards can connect again
+    (602, 4, 606),  # as long again, so that boards can connect
+    (700, 101, 730),  # but not more than 30 s
     (100, 400, 700),  # never more than the whole deadline
 ])  # fmt: skip
 def test_the_time_in_which_no_board_was_heard_does_not_count(at: float, lost: float, deadline: float) -> None:
@@ -309,3 +314,25 @@ def test_the_wait_for_all_clients_goes_on_after_a_time_without_boards() -> None:
     play(subject, Joined(0, "pi", 1, (0,)))
     play(subject, CutOff(10, 5))
     assert subject.wake_at == 65
+
+
+def test_a_paused_run_waits_its_whole_time_again_after_a_restart() -> None:
+    subject = machine(replace(PLAIN, deadline=60, quorum=1), FedAvg(), 2)
+    play(subject, Joined(0, "pi", 1, (0,)))
+    play(subject, Paused(1))
+    play(subject, Resumed(500))
+    play(subject, Continued(501))
+    assert subject.wake_at == 560
+
+
+@given(lost=st.lists(st.tuples(st.floats(0.1, 40), st.floats(0.1, 100)), min_size=1, max_size=30))
+def test_gaps_add_at_most_twice_their_length_to_a_deadline(lost: list[tuple[float, float]]) -> None:
+    """However often the connection is lost, an exchange with a client that is gone closes."""
+    at, deadline = 0.0, 60.0
+    for connected, gap in lost:
+        if at + connected >= deadline:
+            break
+        at += connected + gap
+        later = CutOff(at, gap).postpone(deadline, 60.0)
+        assert max(deadline, at) <= later <= min(deadline + 2 * gap + 1e-9, at + 60.0)
+        deadline = later
