@@ -173,7 +173,9 @@ class Participant(ABC):
     def _report_end(self, reason: str) -> None:
         """Publish why this process ends, so that people need not look for it on the board."""
         text = shorten_text(f"ends: {reason}")
-        notice = NoticeMessage(agent=self._own.name, boot=self._boot, kind=ENDED_BY_ERROR, text=text)
+        notice = NoticeMessage(
+            agent=self._own.name, boot=self._boot, kind=ENDED_BY_ERROR, text=text, run=self._run_id()
+        )
         self._transport.publish(self.topics.telemetry(self._own.name), notice.encode())
 
     def _send_telemetry(self) -> None:

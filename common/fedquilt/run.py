@@ -82,7 +82,7 @@ class Run:
     def extra(self) -> Arrays:
         """Return what the algorithm keeps in ``State.extra`` after the last finished round; empty if nothing.
 
-        Server optimisers keep their moments there, and algorithms with several global models these.
+        Server optimisers keep their moments there. An algorithm with several global models keeps them there, too.
 
         Raises:
             RunFolderError: the run folder's journal is missing or damaged, or the file is.

@@ -87,9 +87,9 @@ def run(arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         print_error(f"the Python package {error.name} is missing: {how_to_install('server')}")
         return FedquiltError.exit_code
-    except KeyboardInterrupt as stop:
+    except KeyboardInterrupt:
         print_error("interrupted")
-        return next((code for code in stop.args if isinstance(code, int)), INTERRUPTED)
+        return INTERRUPTED
     except SystemExit as leaving:
         return _exit_code(leaving)
     return 0

@@ -42,7 +42,7 @@ def check_own_code(expected: Mapping[str, str], experiment: Experiment, allowed:
         if is_allowed and (digest := expected.get(module, own)) != own:
             raise ExperimentError(
                 f"the code of {module!r} on this board differs from the coordinator's ({own[:_SHOWN]} instead of "
-                f"{digest[:_SHOWN]}): copy the coordinator's file to the board, and restart the agent"
+                f"{digest[:_SHOWN]}): make the two files equal, and restart the agent"
             )
 
 

@@ -343,7 +343,7 @@ def _label(move: Move | None) -> str:
         case Resumed():
             return "crash and recovery"
         case CutOff():
-            return "no board can be heard for a while"
+            return "no message can arrive for a while"
         case RoundRestarted():
             return "a reply on disk is damaged"
         case Elapse():

@@ -38,10 +38,10 @@ class FrozenOnce(queue.SimpleQueue[Incoming]):
 
 
 def freeze(coordinator: Coordinator) -> None:
-    held, frozen = coordinator._hearing.inbox, FrozenOnce()
+    held, frozen = coordinator._inbox.messages, FrozenOnce()
     while not held.empty():
         frozen.put(held.get())
-    coordinator._hearing.inbox = frozen
+    coordinator._inbox.messages = frozen
 
 
 @pytest.mark.parametrize("case", ["no broker", "frozen"])
@@ -85,4 +85,4 @@ def test_a_reply_after_the_gap_counts(stage: Stage, undisturbed: str, case: str)
     assert [event.client for event in events if isinstance(event, Replied)].count(2) == 2
     assert stage.sha256 == undisturbed
     (told,) = [event for event in read_events(stage.folder / "events.jsonl") if event.kind == "cut off"]
-    assert told.text == f"No board could be heard for {gap.seconds:.0f} s; the deadline is postponed"
+    assert told.text == f"No message could arrive for {gap.seconds:.0f} s; the deadline is later by that time"

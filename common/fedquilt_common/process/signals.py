@@ -14,9 +14,8 @@ STOPPED_CODES: Final = frozenset(128 + number for number in STOP_SIGNALS)
 class StopSignal:
     """Handles SIGINT, SIGTERM and SIGHUP from its creation on; calling it returns whether one has arrived.
 
-    A second SIGINT or SIGTERM raises KeyboardInterrupt with the exit code that shells expect after it. A second SIGHUP
-    does not: the shell and the system both send one when a terminal closes. If the process was started with SIGHUP
-    ignored, as by ``nohup``, SIGHUP stays ignored.
+    A second SIGINT or SIGTERM raises KeyboardInterrupt. A second SIGHUP does not: the shell and the system both send
+    one when a terminal closes. If the process was started with SIGHUP ignored, as by ``nohup``, SIGHUP stays ignored.
     """
 
     def __init__(self) -> None:
@@ -27,7 +26,7 @@ class StopSignal:
 
     def _record(self, number: int, _frame: FrameType | None) -> None:
         if self.number and number != signal.SIGHUP:  # stop at once
-            raise KeyboardInterrupt(128 + number)
+            raise KeyboardInterrupt
         self.number = self.number or number
 
     def __call__(self) -> bool:

@@ -21,8 +21,8 @@ NO_ANSWER: Final = "Check that the broker speaks MQTT 5, and look at its log"
 """What to do about a broker that neither accepts nor refuses the client."""
 _CLOSED: Final = "It may restart. If this repeats, look at its log"
 _BRIEF: Final = (
-    "It has ended several connections at once. Another process may use a copy of this one's state or run folder, or a "
-    "message may be larger than the broker allows (message_size_limit of Mosquitto). Look at its log"
+    "It has ended several connections soon after it accepted them. Another process may use a copy of this one's state "
+    "or run folder, or a message may be larger than the broker allows (Mosquitto's message_size_limit). Look at its log"
 )
 NO_FAREWELL: Final = 0x80
 """The reason code with which paho reports a connection that ended without a DISCONNECT packet."""

@@ -62,7 +62,7 @@ _KEEPALIVE: Final = 30
 BRIEF_SECONDS: Final = 10.0
 """A connection that ends sooner after the broker has accepted it is brief."""
 MANY_BRIEF: Final = 3
-"""So many brief connections in a row have another cause than a restart of the broker."""
+"""This many brief connections in a row have another cause than a restart of the broker."""
 MOST_DOUBLINGS: Final = 4
 """How often brief connections double the wait before the next attempt."""
 _FAREWELL: Final = 5.0

@@ -44,7 +44,7 @@ from fedquilt_server.coordinator.data_service import DataService
 from fedquilt_server.coordinator.display import StatusUpdater
 from fedquilt_server.coordinator.downlink import Downlink
 from fedquilt_server.coordinator.driver import DRAIN_SECONDS, Driver
-from fedquilt_server.coordinator.hearing import Hearing
+from fedquilt_server.coordinator.inbox import Inbox
 from fedquilt_server.coordinator.ledger import Ledger
 from fedquilt_server.coordinator.leftovers import Leftovers
 from fedquilt_server.coordinator.rate_limit import RateLimit
@@ -103,7 +103,7 @@ class Coordinator:
         self.machine = run.machine
         self._store = store
         self._topics = Topics(federation)
-        self._hearing = Hearing(log)
+        self._inbox = Inbox(log)
         self._requests = requests or queue.SimpleQueue()
         folder = run.folder
         self._farewell = CoordinatorPresence(online=False, epoch=folder.epoch, run=folder.run).encode()
@@ -183,7 +183,7 @@ class Coordinator:
         self._transport.connect()
         is_rejected = False
         try:
-            connected = await_broker(self._hearing.inbox, self._take, self._broker_wait, should_stop)
+            connected = await_broker(self._inbox.messages, self._take, self._broker_wait, should_stop)
             if connected is not None and (connected.session_present or self._await_turn(should_stop)):
                 self._work(should_stop)
         except FedquiltError as error:
@@ -242,7 +242,7 @@ class Coordinator:
         with contextlib.suppress(queue.Empty):
             self._controls.take(self._requests.get_nowait())
         self._take_next(min(STEP_SECONDS, max(0.0, self._wake_at - clock.now())))
-        if self._hearing.connected:
+        if self._inbox.connected:
             self._claims.check()
             self._leftovers.follow(self._claims.revoked)
         self._rivals.advance()
@@ -259,14 +259,15 @@ class Coordinator:
     @property
     def _wake_at(self) -> float:
         """Unix time of the next deadline; infinite without one, and without a broker: no client can reply then."""
-        wake = self.machine.wake_at if self._hearing.connected else None
+        wake = self.machine.wake_at if self._inbox.connected else None
         return math.inf if wake is None else wake
 
     def _note_gap(self) -> None:
-        """Journal for how long no client could be heard, if a deadline ran then."""
-        seconds = self._hearing.take_deaf_seconds()
-        if seconds and self._working and self.machine.wake_at is not None:
-            self._record(CutOff(clock.now(), seconds))
+        """Journal for how long no message could arrive, if a deadline runs."""
+        if (seconds := self._inbox.take_gap()) and self._working:
+            self._uplink.flush()  # what arrived before comes first, and may close the exchange
+            if self.machine.wake_at is not None:
+                self._driver.record(CutOff(clock.now(), seconds))
 
     def _check_health(self, now: float) -> None:
         if now >= self._health_at:
@@ -274,18 +275,18 @@ class Coordinator:
             self.run.history.flush()
             self.run.note_alive(now)
             self.run.result_files.write_due(self._display.boards)  # the next round may take hours
-            if self._hearing.connected:
+            if self._inbox.connected:
                 self._display.check_health(self._claims.silences(), self._uplink.senders, now)
                 self._agent_messages.check_relays(now)
 
     def _publish_end(self) -> None:
         """Clear what the broker retains of the run and publish its end; retry while the broker is unreachable."""
-        self._store.update(phase="finished", message=self.run.end_reason, broker_connected=self._hearing.connected)
+        self._store.update(phase="finished", message=self.run.end_reason, broker_connected=self._inbox.connected)
         self._downlink.clear()
         self._transport.publish(self._topics.run, b"", retain=True)
         end = EndMessage(run=self.run.folder.run, reason=self.run.end_reason)
         self._transport.publish(self._topics.end, end.encode(), retain=True)
-        if self._hearing.connected and self._transport.drain(DRAIN_SECONDS):
+        if self._inbox.connected and self._transport.drain(DRAIN_SECONDS):
             self.run.folder.close()
         else:
             self._take_next(1.0)
@@ -295,17 +296,17 @@ class Coordinator:
     def _deliver(self, incoming: Incoming) -> None:
         """Take what the transport delivers, in its thread: what is not admitted is dropped here."""
         if self._leftovers.has(incoming) or not self._admission.turns_away(incoming):
-            self._hearing.inbox.put(incoming)
+            self._inbox.messages.put(incoming)
 
     def _take_next(self, wait: float) -> None:
         """Handle the next message; while replies wait to become durable together, handle all that are there."""
-        incoming = self._hearing.wait(wait)
+        incoming = self._inbox.wait(wait)
         self._note_gap()
         with contextlib.suppress(queue.Empty):
             if incoming is not None:
                 self._take(incoming)
             while 0 < self._uplink.waiting < REPLIES_TOGETHER:
-                self._take(self._hearing.inbox.get(timeout=self._uplink.pause))
+                self._take(self._inbox.messages.get(timeout=self._uplink.pause))
         self._uplink.flush()
         self._acknowledge()
 
@@ -327,18 +328,18 @@ class Coordinator:
                 self._handled.append(incoming.ack)
                 self._acknowledge()
             case Connected():
-                self._hearing.connect()
-                self._note_gap()
+                self._inbox.connect()
                 self._claims.start_listening()
                 self._rivals.connect()
                 self._announce()
+                self._note_gap()
                 self._store.update(broker_connected=True, message="")
             case PublicationRefused():
                 self._rivals.check_refusal(incoming)
             case Crashed():
                 raise incoming.error
             case Disconnected():
-                self._hearing.lose(incoming)
+                self._inbox.lose(incoming)
                 self._store.update(broker_connected=False, message=f"{incoming.reason}. {incoming.advice}")
 
     def _announce(self) -> None:

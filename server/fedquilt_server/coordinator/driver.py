@@ -196,6 +196,7 @@ class Driver:
     def _handle(self, seq: int, event: Event) -> list[Command]:
         """Pass an event to the machine. The time of a step that closes an exchange counts as averaging."""
         before = self._machine.exchange
+        was_overdue = before is not None and before.overdue
         closes = self._machine.would_close(event)
         if closes:
             self._receipts.flush()  # evaluation and averaging take a while
@@ -214,7 +215,7 @@ class Driver:
             raise RunFailedError(f"round {self._machine.round} cannot be closed: {error}") from error
         if goes_on := any(isinstance(command, Checkpoint | Send) for command in commands):
             self._run.watch.averaging += time.perf_counter() - started
-        if isinstance(event, Ticked) and before is not None:
+        if isinstance(event, Ticked) and before is not None and (goes_on or not was_overdue):
             text = describe_deadline(before, waits=not goes_on)
             self._run.history.add("deadline", event.at, text, seq=seq, exchange=before.number)
         self._display.show_event(event, self._machine)

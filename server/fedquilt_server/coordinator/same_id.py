@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 SETTLE_SECONDS: Final = 10.0
 """Messages that arrive later than this after a replacement were sent after it."""
 COPY_RETURNS: Final = 2
-"""So many returns to an earlier start show that two processes use copies of one state folder."""
+"""This many returns to an earlier start show that two processes use copies of one state folder."""
 _MOST_AGENTS: Final = 10_000
 _MOST_FORMER: Final = 4
 _NAMELESS: Final = ProfileMessage()

@@ -91,7 +91,7 @@ class EventBook:
             case Resumed():
                 return self.make("recovered", event.at, "The coordinator restarted and resumed the run", seq=seq)
             case CutOff(seconds=seconds):
-                text = f"No board could be heard for {seconds:.0f} s; the deadline is postponed"
+                text = f"No message could arrive for {seconds:.0f} s; the deadline is later by that time"
                 return self.make("cut off", event.at, text, seq=seq)
             case Paused():
                 return self.make("paused", event.at, "Paused: no further round opens", seq=seq)

@@ -124,10 +124,10 @@ class Resumed:
 
 @dataclass(frozen=True)
 class CutOff:
-    """The coordinator hears the boards again: for a while it had no broker, or its process was frozen.
+    """The coordinator is connected again, or no longer frozen: for a while no message could arrive.
 
     Attributes:
-        seconds: how long no message could arrive.
+        seconds: how long that lasted.
     """
 
     at: float

@@ -55,7 +55,7 @@ class RoundCounts:
         self.ages.clear()
 
     def note_gap(self, event: Resumed | CutOff) -> None:
-        """Note that the coordinator hears the boards again; after a restart, the time before it counts as away."""
+        """Note a time in which no client could reply; only the one before a restart counts as away."""
         if isinstance(event, Resumed):
             self.resumed += (event,)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -10,11 +11,11 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from fedquilt_common.errors import NoGlobalModelError, RunFolderError
-from fedquilt_common.files.digests import find_sha256
+from fedquilt_common.files.digests import digest_bytes, find_sha256, kind_of
 from fedquilt_common.types import Arrays
-from fedquilt_common.wire.codec import FileArrays
+from fedquilt_common.wire.codec import BytesArrays
 from fedquilt_common.wire.message_base import DIGEST_PATTERN
-from fedquilt_server.runs.blob_store import BLOBS, find_damage
+from fedquilt_server.runs.blob_store import BLOBS
 from fedquilt_server.runs.journal import peek_extra, peek_model
 from fedquilt_server.status.run_file_names import JOURNAL, MODEL
 
@@ -62,19 +63,23 @@ def open_model(folder: Path) -> NewestModel:
 
 
 def read_extra(folder: Path) -> Arrays:
-    """Return what the algorithm keeps besides the model after the last finished round, read lazily.
+    """Return what the algorithm keeps besides the model after the last finished round, in memory.
+
+    A coordinator that works may write over the file of an earlier round, so the bytes that were read are verified.
 
     Raises:
         RunFolderError: the journal or the file is missing or damaged.
     """
-    if not (digest := peek_extra(folder / JOURNAL)):
-        return {}
-    if not _DIGEST.fullmatch(digest):  # a damaged journal must not name a file outside of the folder
-        raise RunFolderError(f"{folder / JOURNAL}: names no file for `State.extra`: it is damaged")
-    path = folder / BLOBS / digest
-    if damage := find_damage(path, digest):
-        raise RunFolderError(f"{path} {damage}, so `State.extra` cannot be read")
-    return FileArrays(path)
+    for _ in range(_TRIES):
+        if not (digest := peek_extra(folder / JOURNAL)):
+            return {}
+        if not _DIGEST.fullmatch(digest):  # a damaged journal must not name a file outside of the folder
+            raise RunFolderError(f"{folder / JOURNAL}: names no file for `State.extra`: it is damaged")
+        with contextlib.suppress(FileNotFoundError), open_regular(folder / BLOBS / digest) as file:
+            content = file.read()
+            if digest_bytes(content, kind_of(digest)) == digest:
+                return BytesArrays(content)
+    raise RunFolderError(f"{folder / BLOBS / digest} is missing or damaged, so `State.extra` cannot be read")
 
 
 def _find_model(folder: Path) -> tuple[int, str]:

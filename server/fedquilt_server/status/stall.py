@@ -65,7 +65,7 @@ class StallDetector:
     _since: float = 0.0
 
     def check(self, snapshot: Snapshot, now: float) -> None:
-        """Check one snapshot. ``now``: monotonic seconds.
+        """Check one snapshot. ``now``: seconds in which the coordinator has listened.
 
         Raises:
             RunFailedError: clients failed, and the remaining ones cannot reach the quorum.

@@ -69,7 +69,7 @@ def test_another_version_is_refused_until_the_process_starts_again(own: Path) ->
         check_own_code(expected, made, ["*"])
     assert str(caught.value) == (
         f"the code of 'my_net' on this board differs from the coordinator's ({changed[:12]} instead of {digest[:12]}): "
-        "copy the coordinator's file to the board, and restart the agent"
+        "make the two files equal, and restart the agent"
     )
 
 

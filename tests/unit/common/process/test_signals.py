@@ -41,9 +41,8 @@ def test_each_of_them_is_recorded(number: int) -> None:
 def test_the_second_one_interrupts(first: int, second: int) -> None:
     stop = StopSignal()
     send(first)
-    with pytest.raises(KeyboardInterrupt) as raised:
+    with pytest.raises(KeyboardInterrupt):
         send(second)
-    assert raised.value.args == (128 + second,)
     assert stop.exit_code == 128 + first
 
 

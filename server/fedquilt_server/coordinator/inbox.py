@@ -1,4 +1,4 @@
-"""What the coordinator hears: the messages of its transport, and how long none could arrive."""
+"""What the transport has delivered to the coordinator, and for how long nothing could arrive."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Final
 from fedquilt_common.wire.connection_log import ConnectionLog
 from fedquilt_common.wire.transport import Disconnected, Incoming
 
-LONGEST_OVERSHOOT: Final = 1.0
-"""A wait for a message that lasts longer than asked by more than this: the process was frozen."""
+LEAST_GAP: Final = 1.0
+"""Seconds from which a time without a broker counts, and a wait that lasts too long because the process was frozen."""
 
 
-class Hearing:
-    """The messages that have arrived, and the time without a broker or with a frozen process.
+class Inbox:
+    """The messages that wait, the state of the connection, and the gaps in it.
 
     Attributes:
-        inbox: what the transport delivers.
+        messages: what the transport delivers.
         connected: whether the broker accepts the coordinator now.
 
     Args:
@@ -27,20 +27,19 @@ class Hearing:
     """
 
     def __init__(self, log: logging.Logger) -> None:
-        self.inbox: queue.SimpleQueue[Incoming] = queue.SimpleQueue()
+        self.messages: queue.SimpleQueue[Incoming] = queue.SimpleQueue()
         self.connected = False
         self._connection_log = ConnectionLog(log)
         self._lost_at: float | None = None
-        self._deaf = 0.0
+        self._gap = 0.0
 
     def wait(self, seconds: float) -> Incoming | None:
         """Return the next message as soon as there is one; None if none has arrived in this time."""
         end, incoming = time.monotonic() + seconds, None
         with contextlib.suppress(queue.Empty):
-            incoming = self.inbox.get(timeout=seconds)
-        overshoot = time.monotonic() - end
-        if self.connected and overshoot > LONGEST_OVERSHOOT:
-            self._deaf += overshoot
+            incoming = self.messages.get(timeout=seconds)
+        if self.connected:
+            self._add_gap(time.monotonic() - end)
         return incoming
 
     def connect(self) -> None:
@@ -48,7 +47,7 @@ class Hearing:
         self.connected = True
         self._connection_log.note_connected()
         if self._lost_at is not None:
-            self._deaf += time.monotonic() - self._lost_at
+            self._add_gap(time.monotonic() - self._lost_at)
             self._lost_at = None
 
     def lose(self, lost: Disconnected) -> None:
@@ -57,7 +56,11 @@ class Hearing:
         if self.connected:
             self.connected, self._lost_at = False, time.monotonic()
 
-    def take_deaf_seconds(self) -> float:
-        """Return for how long no message could arrive since the last call."""
-        seconds, self._deaf = self._deaf, 0.0
-        return seconds
+    def take_gap(self) -> float:
+        """Return the seconds in which no message could arrive since the last call."""
+        gap, self._gap = self._gap, 0.0
+        return gap
+
+    def _add_gap(self, seconds: float) -> None:
+        if seconds >= LEAST_GAP:
+            self._gap += seconds
