@@ -203,6 +203,7 @@ def _check_mqtt(address: BrokerAddress, federation: str, site: str) -> list[Chec
                 *(check_bridge(site, visit.payload(topic)) for topic in bridge),
                 *_check_version(visit.messages.get(VERSION_TOPIC)),
                 *_check_coordinators_clock(visit.messages.get(coordinator), visit.arrivals.get(coordinator, 0.0)),
+                *_check_chunk(transport, topics.inbox(PROBE), visit.events),  # last: it may end the connection
             ]
     except FedquiltError as error:
         return [Check("MQTT", "fail", str(error))]
@@ -238,6 +239,22 @@ def _check_packets(most: int) -> Check:
     finding = f"the broker accepts payloads of up to {most / 1024:.0f} KiB"
     advice = "Raise the broker's max_packet_size: chunks are as small as it says, so large models travel slower"
     return grade("largest packet", most, CHUNK, 1024, finding, advice)
+
+
+def _check_chunk(transport: MqttTransport, topic: str, events: list[Incoming]) -> list[Check]:
+    """Send a message as large as a chunk to a topic that nobody reads; no result if the broker takes or refuses it.
+
+    Mosquitto's ``message_size_limit`` is in no answer of the broker. A larger message ends the connection.
+    """
+    size, before = min(CHUNK, transport.max_payload), len(events)
+    with _without_warnings():
+        transport.publish(topic, bytes(size))
+        transport.drain(SECONDS)
+    if not any(isinstance(event, Disconnected) for event in events[before:]):
+        return []
+    finding = f"the broker ends the connection at a message of {size / 1024:.0f} KiB"
+    advice = "Raise Mosquitto's message_size_limit, or remove it: models travel in chunks of this size"
+    return [Check("largest message", "fail", finding, advice)]
 
 
 def _check_rights(transport: MqttTransport, address: BrokerAddress, federation: str) -> list[Check]:

@@ -219,6 +219,19 @@ def test_a_broker_that_takes_small_packets_only(tmp_path: Path) -> None:
     assert "Raise the broker's max_packet_size" in found["largest packet"].advice
 
 
+def test_a_limit_that_the_broker_does_not_announce_is_found(tmp_path: Path) -> None:
+    port = free_port()
+    command = broker_command(tmp_path, port)
+    with (tmp_path / "mosquitto.conf").open("a") as config:
+        config.write("message_size_limit 5000\n")
+    with running(command, port):
+        found = {check.name: check for check in check_broker(parse_broker_url(f"127.0.0.1:{port}"), "lab")}
+    assert (found["largest packet"].state, found["ACL"].state) == ("ok", "warn")
+    assert found["largest message"].state == "fail"
+    assert found["largest message"].said == "the broker ends the connection at a message of 256 KiB"
+    assert "message_size_limit" in found["largest message"].advice
+
+
 def test_a_broker_for_tiny_packets(tmp_path: Path) -> None:
     port = free_port()
     command = broker_command(tmp_path, port)
