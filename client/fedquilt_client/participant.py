@@ -171,12 +171,13 @@ class Participant(ABC):
         self._transport.subscribe(self.topics.agent_filters(self._own.name))
 
     def _report_end(self, reason: str) -> None:
-        """Publish why this process ends, so that people need not look for it on the board."""
+        """Publish why this process ends: otherwise only the board's own log has the reason."""
         text = shorten_text(f"ends: {reason}")
         notice = NoticeMessage(
             agent=self._own.name, boot=self._boot, kind=ENDED_BY_ERROR, text=text, run=self._run_id()
         )
-        self._transport.publish(self.topics.telemetry(self._own.name), notice.encode())
+        with contextlib.suppress(FedquiltError):  # the error that ends the process is the one to report
+            self._transport.publish(self.topics.telemetry(self._own.name), notice.encode())
 
     def _send_telemetry(self) -> None:
         if not self._transport.drain(0.0):

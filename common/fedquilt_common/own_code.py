@@ -46,7 +46,7 @@ def check_own_code(expected: Mapping[str, str], experiment: Experiment, allowed:
             )
 
 
-@functools.cache  # a process goes on with what it has imported, whatever becomes of the file
+@functools.cache  # a process keeps the module that it has imported, even if the file changes
 def digest_module(module: str) -> str:
     """Return the SHA-256, in hex, of a module's file as it was at the first call; empty if there is no such file."""
     source = _find_source(module)

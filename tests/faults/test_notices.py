@@ -39,3 +39,11 @@ def test_a_notice_is_an_event(kind: str, event: str, level: str, stage: Stage, u
     assert (found.kind, found.level, found.board, found.client, found.round) == (event, level, "pi", 1, 2)
     warned = [warning for warning in read_result(stage.folder).warnings if "without the private memory" in warning]
     assert len(warned) == (kind == "memory-lost")
+
+
+def test_a_wrong_message_of_a_site_is_an_event_without_a_board(stage: Stage, undisturbed: str) -> None:
+    stage.play(lambda player, message: player.say(TOPICS.site("far"), b"maybe"))
+    assert stage.sha256 == undisturbed
+    found = [one for one in read_snapshot(stage.folder).events if "not 0 or 1" in one.text]
+    assert found
+    assert {(one.kind, one.board) for one in found} == {("rejected", None)}

@@ -62,7 +62,7 @@ def test_another_version_is_refused_until_the_process_starts_again(own: Path) ->
     expected = {"my_net": digest, "not_here": digest}
     check_own_code(expected, made, ["my_net"])
     (own / "my_net.py").write_bytes(b"changed\n")
-    check_own_code(expected, made, ["my_net"])  # the process goes on with what it has imported
+    check_own_code(expected, made, ["my_net"])  # a process keeps the digest, as it keeps the module
     digest_module.cache_clear()
     changed = hashlib.sha256(b"changed\n").hexdigest()
     with pytest.raises(ExperimentError) as caught:

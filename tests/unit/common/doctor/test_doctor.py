@@ -207,25 +207,25 @@ def test_an_open_broker_on_this_machine(tmp_path: Path, monkeypatch: pytest.Monk
         assert f"mqtt://127.0.0.1:{port}, without --ca" in wrong[-1].advice
 
 
-def test_a_broker_that_takes_small_packets_only(tmp_path: Path) -> None:
+def check_with(setting: str, folder: Path) -> dict[str, Check]:
+    """Return the checks, by name, of a Mosquitto without access control that has a further setting."""
     port = free_port()
-    command = broker_command(tmp_path, port)
-    with (tmp_path / "mosquitto.conf").open("a") as config:
-        config.write("max_packet_size 131072\n")
+    command = broker_command(folder, port)
+    with (folder / "mosquitto.conf").open("a") as config:
+        config.write(f"{setting}\n")
     with running(command, port):
-        found = {check.name: check for check in check_broker(parse_broker_url(f"127.0.0.1:{port}"), "lab")}
+        return {check.name: check for check in check_broker(parse_broker_url(f"127.0.0.1:{port}"), "lab")}
+
+
+def test_a_broker_that_takes_small_packets_only(tmp_path: Path) -> None:
+    found = check_with("max_packet_size 131072", tmp_path)
     assert found["largest packet"].state == "warn"
     assert "payloads of up to 127 KiB" in found["largest packet"].said
     assert "Raise the broker's max_packet_size" in found["largest packet"].advice
 
 
 def test_a_limit_that_the_broker_does_not_announce_is_found(tmp_path: Path) -> None:
-    port = free_port()
-    command = broker_command(tmp_path, port)
-    with (tmp_path / "mosquitto.conf").open("a") as config:
-        config.write("message_size_limit 5000\n")
-    with running(command, port):
-        found = {check.name: check for check in check_broker(parse_broker_url(f"127.0.0.1:{port}"), "lab")}
+    found = check_with("message_size_limit 5000", tmp_path)
     assert (found["largest packet"].state, found["ACL"].state) == ("ok", "warn")
     assert found["largest message"].state == "fail"
     assert found["largest message"].said == "the broker ends the connection at a message of 256 KiB"
@@ -233,12 +233,7 @@ def test_a_limit_that_the_broker_does_not_announce_is_found(tmp_path: Path) -> N
 
 
 def test_a_broker_for_tiny_packets(tmp_path: Path) -> None:
-    port = free_port()
-    command = broker_command(tmp_path, port)
-    with (tmp_path / "mosquitto.conf").open("a") as config:
-        config.write("max_packet_size 2000\n")
-    with running(command, port):
-        found = check_broker(parse_broker_url(f"127.0.0.1:{port}"), "lab")[-1]
+    *_, found = check_with("max_packet_size 2000", tmp_path).values()
     assert (found.name, found.state) == ("MQTT", "fail")
     assert "Raise the broker's max_packet_size" in found.advice
 

@@ -289,6 +289,15 @@ def test_a_locked_journal_names_the_other_program(path: Path) -> None:
         raise sqlite3.OperationalError("database is locked")
 
 
+def test_a_path_that_is_too_long_for_sqlite_is_the_reason(tmp_path: Path) -> None:
+    folder = tmp_path.joinpath(*3 * ["a" * 200])
+    folder.mkdir(parents=True)
+    with pytest.raises(
+        RunFolderError, match=r"whose path has more than 500 characters\. Choose a folder with a shorter"
+    ):
+        Journal(folder / "journal.sqlite")
+
+
 def test_a_file_whose_making_was_killed_is_rolled_back(tmp_path: Path) -> None:
     """Its rollback journal is still there, and only a connection that may write can use it."""
     made, found = tmp_path / "made", tmp_path / "found"
