@@ -28,7 +28,7 @@ import csv
 import hashlib
 import io
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -51,6 +51,13 @@ COLUMNS = (
     "Tdewpoint", "rv1", "rv2",
 )  # fmt: skip
 """Columns of the file that are features; the order fixes the order of the sums, thus the bits."""
+CALENDAR: Mapping[str, Callable[[datetime], float]] = {
+    "month": lambda date: date.month,
+    "day": lambda date: date.day,
+    "weekday": lambda date: date.weekday(),
+    "hour": lambda date: date.hour + date.minute / 60,
+}
+"""Features of a row's date."""
 _VISIBILITY = COLUMNS.index("Visibility")
 _INDOOR_PLACES = {name: COLUMNS.index(name) for name in INDOOR}
 _DATE = "%Y-%m-%d %H:%M:%S"
@@ -68,8 +75,12 @@ class _HouseReading:
     values: tuple[float, ...]
 
 
-def load(folder: Path | None = None) -> Dataset:
+def load(folder: Path | None = None, calendar: Sequence[str] = tuple(CALENDAR)) -> Dataset:
     """Load the rows: ``x`` float32 of shape (n, 18), ``y`` float32 of shape (n, 1): ln(Wh) of the appliances.
+
+    Args:
+        folder: the folder of all data sets.
+        calendar: the date features, of ``CALENDAR``; FedAIoT's code has the month and the day.
 
     Raises:
         DataUnavailableError: a file is missing or damaged; the error names file and line.
@@ -78,7 +89,7 @@ def load(folder: Path | None = None) -> Dataset:
     path = _find_complete(place)
     rows, repairs = _put_in_order(list(_read_rows(path)), path)
     is_test, split = _choose_test_rows(place, rows, path)
-    x = prepare(np.array([row.values for row in rows]), _date_features(rows), ~is_test)
+    x = prepare(np.array([row.values for row in rows]), _date_features(rows, calendar), ~is_test)
     y = np.log([[row.target] for row in rows]).round(6).astype(np.float32)
     train, test = (Examples(x[chosen], y[chosen]) for chosen in (~is_test, is_test))
     return Dataset(NAME, train, test, 0, None, "; ".join(filter(None, (_UNIT, split, repairs))))
@@ -139,9 +150,8 @@ def _standardise(table: HouseValues, is_train: NDArray[np.bool_]) -> HouseValues
     return scaled
 
 
-def _date_features(rows: Sequence[_HouseReading]) -> HouseValues:
-    dates = [row.date for row in rows]
-    return np.array([[d.month, d.day, d.weekday(), d.hour + d.minute / 60] for d in dates], dtype=np.float64)
+def _date_features(rows: Sequence[_HouseReading], calendar: Sequence[str]) -> HouseValues:
+    return np.array([[CALENDAR[name](row.date) for name in calendar] for row in rows], dtype=np.float64)
 
 
 def _choose_test_rows(place: Path, rows: Sequence[_HouseReading], path: Path) -> tuple[NDArray[np.bool_], str]:
