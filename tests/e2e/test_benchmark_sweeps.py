@@ -39,6 +39,7 @@ SWEEPS = {
     "fedrolex_small": (2 * 5, 10),
     "adaptivefl_tables": (3 * 27, 27),
     "fedrolex_rounds": (3 * 8, 0),
+    "aep_variants": (3 * 4, 0),
 }
 """Name -> number of runs and of published figures."""
 

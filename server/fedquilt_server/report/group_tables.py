@@ -62,7 +62,7 @@ def _score_columns(score: Quantity) -> tuple[Column, Column, Column]:
             f"last_{LATE_ROUNDS}_{score.name}",
             f"last {LATE_ROUNDS} {score.heading}",
             score.unit,
-            f"mean over the last {LATE_ROUNDS} evaluated rounds",
+            f"mean over the last {LATE_ROUNDS} evaluated rounds, or over all if there are fewer",
         ),
         Column(f"best_{score.name}", f"best {score.heading}", score.unit, f"{extreme} value over the evaluated rounds"),
     )

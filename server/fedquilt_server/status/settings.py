@@ -13,6 +13,10 @@ Settings = Mapping[str, Any]
 NOT_COMPARED: Final = frozenset({"seed", "name"})
 """Keys that do not distinguish groups: the seed gives their runs, the name has no effect."""
 FIRST_KEYS: Final = ("algorithm.name", "data.set", "model.name")
+_SECTIONS: Final = (
+    "algorithm", "privacy", "secure_aggregation", "data", "model", "training", "participation", "wire", "fleet"
+)  # fmt: skip
+"""What runs usually differ by on purpose, unlike their number of rounds; the most telling section first."""
 MISSING: Final = object()
 
 
@@ -40,13 +44,21 @@ def fingerprint(settings: Settings) -> str:
 
 
 def differing_keys(several: Sequence[Settings]) -> list[str]:
-    """Return the keys whose values differ, or that some do not have: in the order of ``FIRST_KEYS``, then of the keys.
+    """Return the keys whose values differ, or that some do not have, the most telling ones first.
 
     ``1`` and ``1.0`` are equal, ``1`` and ``true`` are not.
     """
     keys = dict.fromkeys(key for one in several for key in one)
     differ = [key for key in keys if len({_mark(one.get(key, MISSING)) for one in several}) > 1]
-    return [key for key in FIRST_KEYS if key in differ] + [key for key in differ if key not in FIRST_KEYS]
+    return sorted(differ, key=lambda key: _rank(key, several))
+
+
+def _rank(key: str, several: Sequence[Settings]) -> tuple[int, int, bool]:
+    """Return the place of a key: ``FIRST_KEYS``, the sections, the rest; in a section, one that is only null last."""
+    section = key.partition(".")[0]
+    first = FIRST_KEYS.index(key) if key in FIRST_KEYS else len(FIRST_KEYS)
+    place = _SECTIONS.index(section) if section in _SECTIONS else len(_SECTIONS)
+    return first, place, all(one.get(key) is None for one in several)
 
 
 def _mark(value: Any) -> str:

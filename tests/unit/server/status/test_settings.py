@@ -38,6 +38,13 @@ def test_groups_are_named_by_as_few_keys_as_possible() -> None:
     assert short_names([{}]) == ["all runs"]
 
 
+def test_what_the_runs_compare_is_named_before_their_number_of_rounds() -> None:
+    plain = {"rounds": 6, "algorithm.name": "fedavg", "privacy": None}
+    private = {"rounds": 4, "algorithm.name": "fedavg", "privacy.mode": "central", "privacy.epsilon": 20}
+    assert short_names([plain, private]) == ["fedavg", "mode=central"]
+    assert short_names([plain, {**plain, "rounds": 4}]) == ["rounds=6", "rounds=4"]
+
+
 def test_keys_that_a_sweep_varies_are_named_also_where_fewer_would_do() -> None:
     several = [{"algorithm.name": "a", "training.lr": 1}, {"algorithm.name": "b", "training.lr": 2}]
     assert short_names(several, ["training.lr"]) == ["lr=1", "lr=2"]
