@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import socket
 import threading
 import time
@@ -269,6 +270,19 @@ def test_closing_without_a_broker_is_quick(
     before = time.monotonic()
     peer.transport.close(last=("presence", b"bye"))
     assert time.monotonic() - before < 30
+
+
+def test_a_port_that_accepts_connections_and_says_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedquilt_common.wire.mqtt_client.ACCEPT_SECONDS", 0.2)
+    events: queue.SimpleQueue[Incoming] = queue.SimpleQueue()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        transport = MqttTransport(BrokerAddress("127.0.0.1", port), "a", events.put)
+        transport.connect()
+        lost = events.get(timeout=20)
+        transport.close()
+    assert isinstance(lost, Disconnected)
+    assert lost.reason == f"mqtt://127.0.0.1:{port} accepts connections, but nothing there has answered for 15 seconds"
 
 
 def test_closing_does_not_wait_for_an_address_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

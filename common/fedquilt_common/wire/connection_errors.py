@@ -9,7 +9,7 @@ from typing import Final
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress
 from fedquilt_common.wire.certificate import describe_identity
-from fedquilt_common.wire.mqtt_limits import SMALLEST_PACKET
+from fedquilt_common.wire.mqtt_limits import ACCEPT_SECONDS, SMALLEST_PACKET
 from fedquilt_common.wire.tls import explain_tls_error
 from fedquilt_common.wire.transport import Crashed, Disconnected, PublicationRefused
 
@@ -24,6 +24,8 @@ _BRIEF: Final = (
     "It has ended several connections soon after it accepted them. Another process may use a copy of this one's state "
     "or run folder, or a message may be larger than the broker allows (Mosquitto's message_size_limit). Look at its log"
 )
+_KEEPALIVE_ENDED: Final = 0x8D
+"""The reason code with which paho ends a connection to a broker that has been silent for too long."""
 NO_FAREWELL: Final = 0x80
 """The reason code with which paho reports a connection that ended without a DISCONNECT packet."""
 _OTHER_VERSION: Final = "Use a broker that speaks MQTT 5, such as Mosquitto 2"
@@ -123,6 +125,9 @@ def explain_loss(
         tls_error: what TLS raised; None for another reason.
         repeated: several connections in a row have ended soon after the broker had accepted them.
     """
+    if not was_accepted and code == _KEEPALIVE_ENDED:
+        reason = f"{address} accepts connections, but nothing there has answered for {ACCEPT_SECONDS} seconds"
+        return Disconnected(reason, advice=NO_ANSWER)
     if not was_accepted:
         advice = _OWN_CERTIFICATE if address.tls else NO_ANSWER
         lost = Disconnected(f"{address} closed the connection before it accepted the client: {name}", advice=advice)

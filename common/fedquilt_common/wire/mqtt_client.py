@@ -15,7 +15,7 @@ from paho.mqtt.enums import MessageType, MQTTErrorCode
 from paho.mqtt.exception import MalformedPacket
 
 from fedquilt_common.wire.discovery import open_connection
-from fedquilt_common.wire.mqtt_limits import LARGE_PAYLOAD
+from fedquilt_common.wire.mqtt_limits import ACCEPT_SECONDS, LARGE_PAYLOAD
 from fedquilt_common.wire.publish_packets import PublishHead, PublishPacket, is_success, parse_head
 from fedquilt_common.wire.read_ahead import Ignores, PacketLengthError, ReadAhead
 from fedquilt_common.wire.tls import TlsContext, secure_socket
@@ -92,6 +92,15 @@ class CountingClient(Client):
         # Else a small packet waits until the broker's system acknowledges the one before, which Linux delays by 40 ms.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
+
+    def _check_keepalive(self) -> None:
+        """Check the keepalive; until the broker has accepted the client, ``ACCEPT_SECONDS`` count instead."""
+        lasting = self._keepalive
+        self._keepalive = lasting if self.is_connected() else ACCEPT_SECONDS
+        try:
+            super()._check_keepalive()
+        finally:
+            self._keepalive = lasting
 
     def _count_received(self, size: int) -> None:
         self.bytes_received += size

@@ -6,6 +6,8 @@ from typing import Final
 
 from fedquilt_common.wire.transport import SMALLEST_PAYLOAD
 
+ACCEPT_SECONDS: Final = 15
+"""How long a broker may take to accept a new connection's client, or to refuse it."""
 QUEUED_MESSAGES: Final = 256
 """Messages that may be sent and not yet acknowledged before ``publish`` waits."""
 HELD_BYTES: Final = 4 * 1024 * 1024

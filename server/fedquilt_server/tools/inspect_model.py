@@ -287,7 +287,7 @@ def print_report(report: Mapping[str, Any], console: Console) -> None:
     shape = " x ".join(map(str, report["input_shape"]))
     title = f"{report['model']} on {shape}, {report['classes']} classes"
     if "params" in report:
-        title += f": {report['params']:,} parameters, {report['flops'] / 1e6:,.2f} M operations per sample"
+        title += f": {report['params']:,} parameters, {_two_digits(report['flops'] / 1e6)} M multiply-accumulates (MACs) per sample"
     console.print(title)
     for problem in report["problems"]:
         console.print(f"  Error: {problem}", markup=False)
@@ -331,10 +331,15 @@ def _member_label(row: Mapping[str, Any]) -> str:
 def _cost_table(title: str, rows: Sequence[Mapping[str, Any]], label: Any, report: Mapping[str, Any]) -> Table:
     privacy = ", private" if report["private"] else ""
     memory = f"training memory (batch {report['batch']}, {report['precision']}{privacy})"
-    table = Table(title, "parameters", "operations", "ratio", "size", memory)
+    table = Table(title, "parameters", "MACs", "ratio", "size", memory)
     for row in rows:
         table.add_row(
-            label(row), f"{row['params']:,}", f"{row['flops'] / 1e6:,.2f} M", f"{row['ratio']:.2f}",
-            f"{row['bytes'] / 2**20:,.2f} MiB", f"{row['training_memory'] / 2**20:,.1f} MiB",
+            label(row), f"{row['params']:,}", f"{_two_digits(row['flops'] / 1e6)} M", _two_digits(row["ratio"]),
+            f"{_two_digits(row['bytes'] / 2**20)} MiB", f"{row['training_memory'] / 2**20:,.1f} MiB",
         )  # fmt: skip
     return table
+
+
+def _two_digits(value: float) -> str:
+    """Return a number with two decimals, or with as many as show two digits of a small one."""
+    return f"{value:,.2f}" if value >= 0.1 else f"{value:.2g}"
