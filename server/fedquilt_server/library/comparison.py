@@ -9,10 +9,12 @@ from typing import Any
 from fedquilt_common.errors import ExperimentError
 from fedquilt_server.library.quantities import (
     COSTS,
+    DIFFERENT_TASKS,
     QUANTITIES,
     SCORES,
     best_value,
     evaluated,
+    have_different_tasks,
     is_possible,
     last_value,
     pick_score,
@@ -81,6 +83,8 @@ def compare_runs(runs: Sequence[RecordedRun], target: float | None) -> Compariso
     check_target(score, target)
     rows = [*_state_rows(runs), *_score_rows(runs), *_cost_rows(runs), *_target_rows(runs, score, target)]
     notes = [f"{run.label}: {text}" for run in runs for text in (run.reason, *run.notes) if text]
+    if have_different_tasks([run.rounds for run in runs]):
+        notes.append(DIFFERENT_TASKS)
     unknown = [run.label for run in runs if run.settings is None]
     notes += [f"{label}: the settings are not recorded, so they are not compared" for label in unknown]
     return Comparison(tuple(runs), tuple(rows), target, _differences(runs), tuple(notes))

@@ -194,9 +194,25 @@ def reach_target(rows: Sequence[RoundResult], name: str, target: float) -> Targe
 
 
 def pick_score(rounds_of_runs: Sequence[Sequence[RoundResult]]) -> str | None:
-    """Return the score that runs are compared by: the first of ``SCORES`` that every run has, or that any has."""
+    """Return the score that runs are compared by: the first of ``SCORES`` that every run has, or that any has.
+
+    None if no run has one, or if ``have_different_tasks``: their losses have no scale in common.
+    """
+    if have_different_tasks(rounds_of_runs):
+        return None
     for matches in (all, any):
         for quantity in SCORES:
             if rounds_of_runs and matches(evaluated(rows, quantity.name) for rows in rounds_of_runs):
                 return quantity.name
     return None
+
+
+def have_different_tasks(rounds_of_runs: Sequence[Sequence[RoundResult]]) -> bool:
+    """Return whether runs have different main metrics, such as accuracy and R2."""
+    names = [metric.name for metric in MAIN_METRICS]
+    return len({next((name for name in names if evaluated(rows, name)), None) for rows in rounds_of_runs} - {None}) > 1
+
+
+DIFFERENT_TASKS: Final = (
+    "The runs have different learning tasks, so no score compares them: their losses have no scale in common"
+)

@@ -20,7 +20,7 @@ from fedquilt_server.report.detail import (
     read_detail,
     share_table,
 )
-from fedquilt_server.report.group_tables import cost_table, curve_table, score_table, target_table
+from fedquilt_server.report.group_tables import cost_table, curve_table, present_scores, score_table, target_table
 from fedquilt_server.report.groups import RunGroup, drop_copies, group_runs, pick_target
 from fedquilt_server.report.memory_tables import client_memory_table, memory_table
 from fedquilt_server.report.privacy_tables import client_privacy_table, privacy_table
@@ -112,7 +112,7 @@ def make_contents(
 
 
 def _group_tables(groups: Sequence[RunGroup], score: str | None, target: float | None) -> Iterator[ReportTable]:
-    if score:
+    if present_scores(groups):
         yield score_table(groups)
     if score and target is not None:
         yield target_table(groups, score, target)

@@ -154,7 +154,12 @@ STEP: Final = 0.05
 
 
 def pick_target(groups: Sequence[RunGroup], score: str) -> float | None:
-    """Return the best multiple of ``STEP`` that every run reached; None if there is none above 0."""
+    """Return the best multiple of ``STEP`` that every run reached.
+
+    None if there is none above 0, or if the runs have several data sets: what is early for one is late for another.
+    """
+    if len({group.settings.get("data.set") for group in groups}) > 1:
+        return None
     best = [value for group in groups for run in group.runs if (value := best_value(run.rounds, score)) is not None]
     is_highest_best = QUANTITIES[score].best == "max"
     last = (min if is_highest_best else max)(best, default=0.0)

@@ -87,6 +87,8 @@ def notes_of(runs: Sequence[RecordedRun], groups: Sequence[RunGroup], copies: Ma
             notes.append(f"{group.name}: {len(several)} runs have seed {seed} ({names}): each of them counts")
         if any(run.settings is None for run in group.runs):
             notes.append(f"{group.name}: the settings are not recorded, so the runs may differ in more than the seed")
+    ended = [(run.label, run.reason) for group in groups for run in group.runs if run.reason]
+    notes += merge_notes(ended, len(runs))
     return notes + list(merge_notes([(run.label, note) for run in runs for note in run.notes], len(runs)))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedquilt_common import __version__
-from fedquilt_server.library.quantities import QUANTITIES
+from fedquilt_server.library.quantities import DIFFERENT_TASKS, QUANTITIES, have_different_tasks
 from fedquilt_server.report.contents import ReportContents
 from fedquilt_server.report.run_tables import MOST_NAMED
 
@@ -17,7 +17,9 @@ def describe_runs(contents: ReportContents) -> list[str]:
     if contents.groups:
         lines.append("Runs with equal settings, except for the seed, form a group. Deviations are sample standard "
                      "deviations over the runs of a group (divisor n - 1).")  # fmt: skip
-    if contents.score is None and contents.groups:
+    if have_different_tasks([run.rounds for group in contents.groups for run in group.runs]):
+        lines.append(f"{DIFFERENT_TASKS}.")
+    elif contents.score is None and contents.groups:
         lines.append("No run was evaluated, so there are no scores.")
     elif contents.score is not None:
         lines.append(

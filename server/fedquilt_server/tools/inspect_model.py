@@ -287,7 +287,8 @@ def print_report(report: Mapping[str, Any], console: Console) -> None:
     shape = " x ".join(map(str, report["input_shape"]))
     title = f"{report['model']} on {shape}, {report['classes']} classes"
     if "params" in report:
-        title += f": {report['params']:,} parameters, {_two_digits(report['flops'] / 1e6)} M multiply-accumulates (MACs) per sample"
+        macs = _two_digits(report["flops"] / 1e6)
+        title += f": {report['params']:,} parameters, {macs} M multiply-accumulates (MACs) per sample"
     console.print(title)
     for problem in report["problems"]:
         console.print(f"  Error: {problem}", markup=False)

@@ -93,7 +93,8 @@ def test_runs_are_compared_by_a_score_that_all_have() -> None:
     classes, numbers = make_rounds([0.5]), [make_round(1, None, r2=0.5, loss=1.0)]
     assert pick_score([classes, classes]) == "accuracy"
     assert pick_score([numbers]) == "r2"
-    assert pick_score([[make_round(1, 0.5, loss=1.0)], numbers]) == "loss"
+    assert pick_score([[make_round(1, 0.5, loss=1.0)], [make_round(1, None, loss=2.0)]]) == "loss"
+    assert pick_score([[make_round(1, 0.5, loss=1.0)], numbers]) is None  # their losses have no scale in common
     assert pick_score([classes, []]) == "accuracy"
     assert pick_score([[make_round(1, None)]]) is None
     assert pick_score([]) is None

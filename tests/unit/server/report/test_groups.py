@@ -107,6 +107,11 @@ def test_the_default_target_is_a_step_that_every_run_reached(best: list[float], 
     assert pick_target(group_runs(runs), "accuracy") == target
 
 
+def test_runs_of_two_data_sets_have_no_default_target() -> None:
+    runs = [make_run([0.9], data={"set": name}) for name in ("digits", "cifar10")]
+    assert pick_target(group_runs(runs), "accuracy") is None
+
+
 def test_the_default_target_of_a_loss_is_one_that_every_run_reached() -> None:
     runs = [make_run([0.5], seed) for seed in (1, 2)]
     for run, losses in zip(runs, ([2.4, 2.33], [0.9, 0.396]), strict=True):

@@ -16,6 +16,7 @@ from tests.support.recorded_runs import make_round, near, write_boards, write_ru
 from fedquilt_common.errors import ExperimentError, PackageMissingError, RunFolderError
 from fedquilt_server.report.make_report import ReportSettings, WrittenReport, make_report
 from fedquilt_server.report.mean_deviation import MeanDeviation
+from fedquilt_server.report.summary import describe_runs
 from fedquilt_server.sweep.manifest import PublishedTable, SweepManifest, SweptRun, write_manifest
 
 HOSTILE = "<script>alert('1')</script>&_$x$|*"
@@ -91,6 +92,25 @@ def test_a_sweep_with_a_failed_run_is_averaged_without_it(tmp_path: Path) -> Non
     excluded = rows_of(tmp_path / "sweep" / "report" / "report-not-averaged.csv")
     assert [(row["run"], row["status"]) for row in excluded] == [("fedprox-2", "failed"), ("fedprox-3", "pending")]
     assert excluded[0]["reason"] == f"no data: {HOSTILE}"
+
+
+def test_runs_of_different_tasks_have_scores_but_no_common_curve(tmp_path: Path) -> None:
+    write_run(tmp_path / "classes", rounds=[make_round(1, 0.5, loss=6.0), make_round(2, 0.8, loss=1.0)])
+    numbers = [make_round(n, None, r2=0.2, loss=2.0) for n in (1, 2)]
+    write_run(tmp_path / "numbers", rounds=numbers, settings={"data": {"set": "aep"}})
+    contents = make_report([tmp_path], ReportSettings(tmp_path / "out", "csv", target=0.5)).contents
+    assert contents.score is None
+    assert {"scores", "costs"} <= contents.tables.keys()
+    assert contents.tables.keys().isdisjoint({"curves", "target"})
+    assert any("different learning tasks" in line for line in describe_runs(contents))
+
+
+def test_a_run_that_its_budget_ended_is_noted(tmp_path: Path) -> None:
+    reason = "the budget of 1.0 MB is used up after round 4"
+    write_run(tmp_path / "a", reason=reason)
+    write_run(tmp_path / "b", seed=2)
+    contents = make_report([tmp_path], ReportSettings(tmp_path / "out", "csv")).contents
+    assert contents.notes == (f"a: {reason}",)
 
 
 def test_the_page_is_one_file_without_scripts_and_with_unique_identifiers(tmp_path: Path) -> None:
