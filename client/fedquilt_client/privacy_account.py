@@ -157,7 +157,7 @@ def _memory_digest(job: Job, *, secure: bool) -> str | None:
     whole = hashlib.sha256()
     for name, array in sorted(without_secrets(FileArrays(job.memory.path)).items()):
         whole.update(f"{name} {array.shape} {array.dtype}".encode())
-        whole.update(array.tobytes())
+        whole.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return whole.hexdigest()
 
 

@@ -23,6 +23,10 @@ class TrainingSettings(Protocol):
         """Name of the optimiser."""
 
     @property
+    def lr(self) -> float:
+        """Learning rate, without its schedule."""
+
+    @property
     def momentum(self) -> float:
         """Momentum of SGD, in [0, 1); 0 for other optimisers."""
 

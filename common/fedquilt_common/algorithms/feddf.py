@@ -18,10 +18,10 @@ from fedquilt_common.algorithm_api import Reply, Round, ServerContext, State
 from fedquilt_common.algorithms.families.prototypes import (
     Prototypes,
     average_prototypes,
-    client_logits,
     evaluate_prototypes,
     initial_models,
     pack_models,
+    predict_each,
     unpack_models,
 )
 from fedquilt_common.seeds import derive_seed
@@ -87,7 +87,10 @@ class FedDF(Prototypes):
     def mean_logits(self, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> Logits:
         """Return the weighted mean of the clients' logits on the public samples, float32 of shape (n, classes)."""
         weights = client_weights(replies, self.by_accuracy)
-        labels: Logits = np.average(client_logits(replies, ctx), axis=0, weights=weights).astype(np.float32)
+        total = np.zeros((len(ctx.public), ctx.classes))
+        for logits, weight in zip(predict_each(replies, ctx), weights, strict=True):
+            total += logits.astype(np.float64) * weight
+        labels: Logits = (total / weights.sum()).astype(np.float32)
         return labels
 
     def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:

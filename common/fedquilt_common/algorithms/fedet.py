@@ -27,9 +27,9 @@ from fedquilt_common.algorithm_api import Learner, Reply, Round, ServerContext, 
 from fedquilt_common.algorithms.families.prototypes import (
     Prototypes,
     average_prototypes,
-    client_logits,
     initial_models,
     pack_models,
+    predict_each,
     unpack_models,
 )
 from fedquilt_common.errors import ExperimentError
@@ -92,7 +92,7 @@ class FedET(Prototypes):
             Float32 of shape (n, 2 * classes): the class of the consensus, one-hot; then the probabilities of the
             clients that predict another class, all 0 where there are none.
         """
-        logits = client_logits(replies, ctx)
+        logits = np.stack(list(predict_each(replies, ctx)))
         label = weighted_sum(logits, self._weights(logits, replies)).argmax(axis=1)
         dissenting, exists = dissenting_labels(logits, label)
         consensus = np.eye(ctx.classes, dtype=np.float32)[label]

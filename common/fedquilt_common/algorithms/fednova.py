@@ -56,6 +56,11 @@ class FedNova(FedAvg):
 
     def training_problem(self, training: TrainingSettings) -> str:
         """Return which setting of a client's training does not suit; empty if all do."""
+        if training.lr * self.mu >= 1:
+            return (
+                f"lr = {training.lr:g}: times mu = {self.mu:g} it is {training.lr * self.mu:g}, and from 1 on the "
+                "proximal term moves a client past the global model; choose a smaller training.lr or algorithm.mu"
+            )
         return sgd_problem(training, GRADIENTS_ADD_UP)
 
     def make_task(self, state: State, ctx: ServerContext) -> Task:

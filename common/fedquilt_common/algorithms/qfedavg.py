@@ -67,7 +67,9 @@ class QFedAvg(FedAvg):
 
     def merge(self, state: State, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> State:
         fair = {client: replace(reply, weight=reply.metrics[PART]) for client, reply in replies.items()}
-        parts, steps = (sum(replies[client].metrics[name] for client in sorted(replies)) for name in (PART, STEP))
+        parts = sum(replies[client].metrics[PART] for client in sorted(replies))
+        # h_k / L is at least F_k^q; a client that sends less would make the server's step longer than the mean's
+        steps = sum(max(replies[client].metrics[name] for name in (PART, STEP)) for client in sorted(replies))
         average = mean(fair, like=state.arrays)
         trained = {name: average[name] for name in average if name in ctx.parameters}
         return State({**average, **step_towards(state.arrays, trained, parts / steps)})

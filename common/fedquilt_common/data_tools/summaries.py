@@ -169,7 +169,8 @@ def _count_values(groups: Sequence[tuple[str, NDArray[Any]]], kept: Sequence[int
     finite = [y[np.isfinite(y)] for _, y in groups]
     present = [y for y in finite if len(y)]
     if not present:
-        return TargetGroups("values", tuple(TargetGroup(name, len(y)) for name, y in groups))
+        sizes = (TargetGroup(name, len(y), kept=rest) for (name, y), rest in zip(groups, kept, strict=True))
+        return TargetGroups("values", tuple(sizes))
     edges = np.linspace(min(float(y.min()) for y in present), max(float(y.max()) for y in present), BINS + 1)
     counted = (
         TargetGroup(

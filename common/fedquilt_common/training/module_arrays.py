@@ -34,7 +34,7 @@ def digest_arrays(arrays: Arrays) -> str:
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
         total.update(f"{name} {array.dtype} {array.shape}\n".encode())
-        total.update(array.tobytes())
+        total.update(array.reshape(-1).view(np.uint8).data)
     return total.hexdigest()
 
 

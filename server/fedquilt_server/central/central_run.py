@@ -130,13 +130,17 @@ class CentralRun:
         """
         dropped = "trained without the experiment's privacy" if self.plan.drops_privacy else ""
         self.folder.journal.set_meta("note", "; ".join(text for text in (self._bench.note, dropped) if text))
+        self._stop_if_diverged()
         while self.done < self.plan.recorded.rounds:
             show(self._train_round(self.done + 1, should_stop))
-            if self.divergence.warning and self.plan.source.on_divergence == "stop":
-                raise RunFailedError(f"{self.divergence.warning}. The experiment has on_divergence: stop")
+            self._stop_if_diverged()
         write_model(self.folder.path, self.folder.blobs.blob(self._checkpoints.last.arrays))
         self.end(FINISHED)
         self.folder.finish()
+
+    def _stop_if_diverged(self) -> None:
+        if self.divergence.warning and self.plan.source.on_divergence == "stop":
+            raise RunFailedError(f"{self.divergence.warning}. The experiment has on_divergence: stop")
 
     def end(self, ending: Ending) -> None:
         """Record how the run ended.

@@ -96,6 +96,7 @@ class Claims:
         self._assignments = read_assignments()
         self._turned_away: set[str] = set()
         self._claims: dict[str, _Claim] = {}
+        self._claimed = 0  # clients, over all claims
         self._postponed: set[str] = set()
         self._dropped: set[str] = set()
         self._same_id = SameId(lambda agent, reason: self._refuse(agent, None, reason))
@@ -111,7 +112,7 @@ class Claims:
         now = clock.now()
         for name, agent in self._machine.agents.items():
             joined = Joined(now, name, agent.boot, agent.clients, agent.workers, agent.profile)
-            self._claims[name] = _Claim(joined, self._listened, live=True)
+            self._set(name, _Claim(joined, self._listened, live=True))
         self._judge_again()
 
     def drop(self, agent: str) -> None:
@@ -144,7 +145,8 @@ class Claims:
         own = len(_joined(presence, self._machine.policy.clients).clients)
         agents, claims = self._count_others(presence.agent)
         if agents >= MOST_AGENTS or own + claims > MOST_CLAIMS:
-            self._claims = {name: claim for name, claim in self._claims.items() if not claim.lost}
+            for name in [name for name, claim in self._claims.items() if claim.lost]:
+                self._set(name, None)
             agents, claims = self._count_others(presence.agent)
         if agents >= MOST_AGENTS:
             raise ProtocolError(f"{MOST_AGENTS} agents are connected: stop some of them, or give the broker an ACL")
@@ -156,8 +158,17 @@ class Claims:
 
     def _count_others(self, agent: str) -> tuple[int, int]:
         """Return the number of the other agents, and of the clients that they claim."""
-        others = [claim for name, claim in self._claims.items() if name != agent]
-        return len(others), sum(len(claim.joined.clients) for claim in others)
+        own = self._claims.get(agent)
+        return len(self._claims) - (own is not None), self._claimed - (len(own.joined.clients) if own else 0)
+
+    def _set(self, agent: str, claim: _Claim | None) -> None:
+        """Replace an agent's claim; None forgets it. Keeps the sum of all claims, which each presence asks for."""
+        before = self._claims.get(agent)
+        self._claimed += (len(claim.joined.clients) if claim else 0) - (len(before.joined.clients) if before else 0)
+        if claim is not None:
+            self._claims[agent] = claim
+        else:
+            self._claims.pop(agent, None)
 
     def take(self, presence: AgentPresence, *, retained: bool) -> None:
         """Handle a presence message; ``retained``: the broker had stored it, so its agent may be gone."""
@@ -198,7 +209,7 @@ class Claims:
         known = self._machine.policy.clients
         joined, unknown = _joined(presence, known), next((c for c in presence.clients if c >= known), None)
         claim = _Claim(joined, last_message_at, before is not None and before.live, unknown)
-        self._claims[presence.agent] = claim
+        self._set(presence.agent, claim)
         if live:
             self._prove(claim)
         if before is None or _content(claim) != _content(before) or self._differs(claim):
@@ -322,7 +333,7 @@ class Claims:
         """
         if not self._is_gone(self._claims[agent]):
             self._leave(agent)
-        del self._claims[agent]
+        self._set(agent, None)
         self._clear_presence(agent)
 
     def _turn_away(self, agent: str, *, live: bool) -> None:

@@ -77,9 +77,8 @@ class EventFile:
             with report_disk_errors(path):
                 path.unlink(missing_ok=True)
         cut_incomplete_line(path)
-        found = read_events(path)
-        self.last_seq = max((event.seq for event in found if event.seq is not None), default=0)
-        self.latest = found[-keep:]
+        self.last_seq = _find_last_seq(path)
+        self.latest = read_events(path)[-keep:]
         self._keep = keep
 
     def add(self, event: RunEvent) -> bool:
@@ -116,8 +115,8 @@ def cut_incomplete_line(path: Path) -> None:
                 file.truncate(start + complete)
 
 
-def read_events(path: Path) -> list[RunEvent]:
-    """Return the events of the end of an ``events.jsonl``, oldest first. Damaged lines are skipped.
+def read_events(path: Path, most: int = _TAIL_BYTES) -> list[RunEvent]:
+    """Return the events in the last ``most`` bytes of an ``events.jsonl``, oldest first. Damaged lines are skipped.
 
     Raises:
         RunFolderError: the file cannot be read.
@@ -125,7 +124,7 @@ def read_events(path: Path) -> list[RunEvent]:
     if not path.exists():
         return []
     with report_disk_errors(path):
-        _, text = read_tail(path, _TAIL_BYTES)
+        _, text = read_tail(path, most)
     return [event for event in map(_parse, text.splitlines()) if event is not None]
 
 
@@ -141,6 +140,22 @@ def read_tail(path: Path, most: int) -> tuple[int, bytes]:
         text = file.read(most)
     cut = text.find(b"\n") + 1 or len(text)
     return (start + cut, text[cut:]) if start else (0, text)
+
+
+def _find_last_seq(path: Path) -> int:
+    """Return the greatest number of an event of a journal in an ``events.jsonl``; 0 without one.
+
+    Events without a number, such as notices, may fill the file's end.
+
+    Raises:
+        RunFolderError: the file cannot be read.
+    """
+    most, size = _TAIL_BYTES, path.stat().st_size if path.exists() else 0
+    while True:
+        found = [event.seq for event in read_events(path, most) if event.seq is not None]
+        if found or most >= size:
+            return max(found, default=0)
+        most *= 4
 
 
 def _parse(line: bytes) -> RunEvent | None:

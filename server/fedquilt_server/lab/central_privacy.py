@@ -127,8 +127,7 @@ class CentralPrivacy(AlgorithmWrapper):
             clip: the clipping norm of the round.
         """
         privacy = self.privacy
-        known = [[NoisyRounds(row[0], 1, 1) for row in account[rounds > 0]] for rounds in asked.T]
-        epsilon_known = max(central_epsilon(rounds, privacy.delta) for rounds in known)
+        epsilon_known = max(central_epsilon(rounds, privacy.delta) for rounds in _known_rounds(account[:, 0], asked))
         spent = {
             "epsilon": epsilon_known if self.remembers else central_epsilon(_charges(account), privacy.delta),
             "epsilon_known": epsilon_known,
@@ -166,6 +165,21 @@ def _keep_account(state: State, before: State) -> State:
 
 def _without_account(state: State) -> State:
     return replace(state, extra={name: state.extra[name] for name in state.extra if name not in (_ACCOUNT, _ASKED)})
+
+
+def _known_rounds(noises: NDArray[np.float64], asked: NDArray[np.uint8]) -> list[list[NoisyRounds]]:
+    """Return what the rounds spend that asked a client, for clients asked equally often with equal noise once.
+
+    Args:
+        noises: of the rounds, shape (rounds,).
+        asked: as ``_read_asked`` returns it.
+    """
+    kinds = np.unique(noises)
+    counts = np.unique([asked[noises == kind].sum(axis=0, dtype=np.int64) for kind in kinds], axis=1)
+    return [
+        [NoisyRounds(float(kind), 1, 1, int(count)) for kind, count in zip(kinds, case, strict=True) if count]
+        for case in counts.T
+    ]
 
 
 def _charges(account: NDArray[np.float64]) -> list[NoisyRounds]:

@@ -160,12 +160,16 @@ class ReplyFiles:
             OSError: the disk is full or broken.
         """
         self._own_files.wait()
-        if self._file is not None and self._synced < self._end:
-            _sync_data(self._file.fileno())
-            self._synced = self._end
+        if self._file is not None:
+            self._sync_segment(self._file)
         if self._has_new_names:
             sync(self.folder)
             self._has_new_names = False
+
+    def _sync_segment(self, file: BinaryIO) -> None:
+        if self._synced < self._end:
+            _sync_data(file.fileno())
+            self._synced = self._end
 
     def forget(self, name: str) -> None:
         """Forget a damaged reply, so that it can be written again.
@@ -178,10 +182,15 @@ class ReplyFiles:
         self.end_segment()  # its file may be damaged as a whole, or gone
 
     def end_segment(self) -> None:
-        """Close the segment; the next reply begins a new one."""
+        """Bring the segment's replies to the disk and close it; the next reply begins a new one.
+
+        Raises:
+            OSError: the disk is full or broken.
+        """
         if self._file is not None:
-            self._file.close()
-            self._file = None
+            file, self._file = self._file, None
+            with file:
+                self._sync_segment(file)
 
     def close(self) -> None:
         """Close the segment, and end the thread that syncs."""

@@ -20,7 +20,7 @@ def gradient_count(steps: int, momentum: float, pull: float = 0.0) -> float:
     Args:
         steps: number of steps, 1 or more.
         momentum: of SGD, in [0, 1).
-        pull: learning rate times weight of the proximal term.
+        pull: learning rate times weight of the proximal term, in [0, 1).
     """
     moved = velocity = 0.0
     for _ in range(steps):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import mean
 from fedquilt_common.aggregation.soft_labels import Logits
@@ -146,17 +145,15 @@ def average_prototypes(models: Sequence[Arrays], replies: Mapping[ClientId, Repl
     return [mean(trained, like=old) if trained else old for old, trained in zip(models, by_kind, strict=True)]
 
 
-def client_logits(replies: Mapping[ClientId, Reply], ctx: ServerContext) -> NDArray[np.float32]:
-    """Predict the public samples with each client's trained model.
+def predict_each(replies: Mapping[ClientId, Reply], ctx: ServerContext) -> Iterator[Logits]:
+    """Predict the public samples with each client's trained model, one at a time.
 
-    Returns:
-        Float32 logits of shape (clients, n, classes), in client order.
+    Yields:
+        Float32 logits of shape (n, classes), in client order.
     """
     data = Examples(ctx.public, np.zeros(len(ctx.public), np.int64))
-    logits: list[Logits] = [
-        ctx.prototypes[ctx.prototype_of(client)].predict(replies[client].arrays, data)[-1] for client in sorted(replies)
-    ]
-    return np.stack(logits)
+    for client in sorted(replies):
+        yield ctx.prototypes[ctx.prototype_of(client)].predict(replies[client].arrays, data)[-1]
 
 
 def pack_models(models: Sequence[Arrays]) -> Arrays:

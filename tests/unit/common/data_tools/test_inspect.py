@@ -126,6 +126,7 @@ def test_targets_of_a_regression_have_quantiles_and_bins() -> None:
     assert first.quantiles == pytest.approx((0.0, 0.8, 4.0, 8.0, 12.0, 15.2, 16.0), abs=1e-5)
     assert (sum(first.counts), first.kept, second.counts[0], empty.quantiles) == (161, 3, 1, ())
     assert (without.samples, without.counts, without.quantiles) == (2, (0,) * 16, ())
+    assert count_targets([("nan", unknown)], 0, [2]).groups[0].kept == 2
     text = rendered(draw_groups(groups, "client"))
     assert all(word in text for word in ("median", "5%", "test", "0 to 16"))
 

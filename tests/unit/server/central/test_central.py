@@ -163,6 +163,18 @@ def test_a_diverged_training_stops_if_asked_to(tmp_path: Path) -> None:
     assert '"kind":"diverged"' in (tmp_path / "run" / "events.jsonl").read_text()
 
 
+def test_a_training_that_diverged_in_its_last_round_has_not_finished_when_it_is_resumed(tmp_path: Path) -> None:
+    wild = {"training": {"epochs": 2, "batch": 128, "lr": 30.0, "momentum": 0.9}, "on_divergence": "stop"}
+    with pytest.raises(RunFailedError):
+        train(tmp_path / "long", {**wild, "rounds": 20})
+    last = len(read_run(tmp_path / "long").rounds)
+    for _ in range(2):
+        with pytest.raises(RunFailedError, match="on_divergence: stop"):
+            train(tmp_path / "run", {**wild, "rounds": last})
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+    assert len(read_run(tmp_path / "run").rounds) == last
+
+
 def test_another_experiment_does_not_continue_the_run(tmp_path: Path) -> None:
     train(tmp_path / "run", epochs=1)
     with pytest.raises(RunFolderError, match="another experiment"):

@@ -14,6 +14,7 @@ import duckdb
 import pytest
 
 from fedquilt_server.history.history import History
+from fedquilt_server.history.log_files import EventFile
 from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied, Resumed, RoundRestarted, Ticked
 from fedquilt_server.runs.tables import rounds_csv
 from fedquilt_server.status.results import RoundResult
@@ -136,6 +137,18 @@ def test_an_event_with_a_number_is_written_once(tmp_path: Path) -> None:
         history.add("deadline", 7.0, "The deadline passed", seq=99, exchange=0)
         history.add("silent", 8.0, "sends nothing", board="pi-0")
     assert [event.kind for event in history.events[:3]] == ["silent", "silent", "deadline"]
+
+
+def test_the_last_number_is_found_before_any_number_of_events_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = play(tmp_path)
+    for _ in range(20):
+        history.add("silent", 8.0, "sends nothing", board="pi-0")
+    path = tmp_path / "events.jsonl"
+    numbers = [json.loads(line)["seq"] for line in path.read_text().splitlines()]
+    monkeypatch.setattr("fedquilt_server.history.log_files._TAIL_BYTES", 100)
+    assert EventFile(path, 3, fresh=False).last_seq == max(number for number in numbers if number is not None) > 0
 
 
 def test_replies_before_a_restarted_round_do_not_count(tmp_path: Path) -> None:

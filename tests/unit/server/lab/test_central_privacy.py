@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from fedquilt_common.algorithm_api import Reply, State, Task
@@ -19,7 +21,7 @@ from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.privacy_section import Privacy
 from fedquilt_common.privacy.central_accountant import NoisyRounds, central_epsilon
 from fedquilt_common.types import ClientId, Profile
-from fedquilt_server.lab.central_privacy import REPORT, CentralPrivacy
+from fedquilt_server.lab.central_privacy import REPORT, CentralPrivacy, _known_rounds
 from fedquilt_server.lab.context import RoundContext
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.runs.machine_setup import make_server_half
@@ -142,6 +144,18 @@ def test_who_knows_the_participants_learns_more() -> None:
     expected = central_epsilon([NoisyRounds(noise, 1, 1, rounds)], PRIVACY.delta)
     assert played[-1][1].report[REPORT]["epsilon_known"] == pytest.approx(expected)
     assert rounds < ROUNDS
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0.7, 1.1, 3.0]), st.lists(st.booleans(), min_size=4, max_size=4)), min_size=1)
+)
+def test_what_participants_know_is_the_sum_of_the_rounds_that_asked_a_client(
+    rounds: list[tuple[float, list[bool]]],
+) -> None:
+    noises, asked = np.array([noise for noise, _ in rounds]), np.array([row for _, row in rounds], np.uint8)
+    counted = {round(central_epsilon(one, 1e-5), 9) for one in _known_rounds(noises, asked)}
+    single = [[NoisyRounds(noise, 1, 1) for noise, row in rounds if row[client]] for client in range(4)]
+    assert counted == {round(central_epsilon(one, 1e-5), 9) for one in single}
 
 
 def test_clients_that_remember_pay_for_each_round_in_which_they_are_asked() -> None:

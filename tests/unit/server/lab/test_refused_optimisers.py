@@ -46,6 +46,12 @@ def test_steps_that_are_not_the_gradients_of_this_round_are_refused(algorithm: d
         bench(algorithm, keep_optimiser=True, momentum=0.9).check()
 
 
+def test_a_proximal_term_that_overshoots_is_refused() -> None:
+    bench({"name": "fednova", "mu": 1.9}, lr=0.5).check()
+    with pytest.raises(ExperimentError, match=r"^training.lr = 0.5: times mu = 2 it is 1, .* a smaller training.lr"):
+        bench({"name": "fednova", "mu": 2.0}, lr=0.5).check()
+
+
 @pytest.mark.parametrize("algorithm", SGD)
 def test_so_are_those_of_a_variant(algorithm: dict[str, Any]) -> None:
     fleet = [{"clients": 4, "variants": [{}, {"training": {"optimiser": "adam", "momentum": 0}}]}]
