@@ -9,6 +9,7 @@ import contextlib
 import difflib
 import errno
 import importlib
+import io
 import os
 import sys
 from itertools import pairwise
@@ -76,6 +77,7 @@ def main() -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """Run one command; returns its exit code, having printed any message."""
+    _replace_what_streams_cannot_show()
     try:
         _dispatch(arguments)
     except FedquiltError as error:
@@ -95,10 +97,19 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
+def _replace_what_streams_cannot_show() -> None:
+    """Print a question mark for a character that the terminal's or the pipe's encoding does not have."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
+
+
 def _advise(error: OSError) -> str:
     """Return what to do about an error of the system that no other place explains."""
     if error.errno == errno.EMFILE:
         return "Allow more open files: `ulimit -n 8192` in this shell, or LimitNOFILE=8192 in the systemd service"
+    if error.errno == errno.ENOENT and error.filename is None:
+        return "The folder in which this command was started may have been removed: change to another one"
     return "Check the path, its permissions and the free disk space"
 
 

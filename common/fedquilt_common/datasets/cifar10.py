@@ -3,7 +3,7 @@
 Reads the binary version in ``<FEDQUILT_DATA>/cifar10`` or the folder ``cifar-10-batches-bin`` in it:
 ``data_batch_1.bin`` to ``data_batch_5.bin`` and ``test_batch.bin``. A record is one label byte and three planes of 1024
 bytes: red, green, blue. Files that hold only a part of a batch, such as ``data_batch_1.first4000.bin``, are read too,
-in the order of their names.
+in the order of their names; a note then says how many images are there.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ def load(folder: Path | None = None) -> PartedDataset:
         DataUnavailableError: a file is missing or damaged.
     """
     place = inner_folder(dataset_folder(folder, NAME), _FOLDER)
-    return PartedDataset(
-        NAME, CLASSES, [*_readers(place, "data_batch", "train"), *_readers(place, "test_batch", "test")]
-    )
+    readers = [*_readers(place, "data_batch", "train"), *_readers(place, "test_batch", "test")]
+    return PartedDataset(NAME, CLASSES, readers, published={"train": 50_000, "test": 10_000})
 
 
 def _readers(place: Path, prefix: str, split: Split) -> list[Callable[[], DatasetPart]]:

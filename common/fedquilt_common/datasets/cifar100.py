@@ -36,7 +36,8 @@ def load(folder: Path | None = None) -> PartedDataset:
     place = inner_folder(dataset_folder(folder, NAME), _FOLDER)
     splits: tuple[Split, Split] = ("train", "test")
     files = {split: find_file(place, f"{split}.bin") for split in splits}
-    return PartedDataset(NAME, CLASSES, [functools.partial(_read_part, path, split) for split, path in files.items()])
+    readers = [functools.partial(_read_part, path, split) for split, path in files.items()]
+    return PartedDataset(NAME, CLASSES, readers, published={"train": 50_000, "test": 10_000})
 
 
 def _read_part(path: Path, split: Split) -> DatasetPart:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedquilt_common.types import Examples
 
 Split = Literal["train", "test"]
+_SPLITS: Final[Mapping[Split, str]] = {"train": "training", "test": "test"}
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class PartedDataset:
             is damaged.
         note: a fact that readers of the results need.
         task: as in ``Dataset``.
+        published: number of samples of each split as it was published; a note says how many of them are there. None
+            if the readers do not accept a part of them.
     """
 
     name: str
@@ -50,6 +53,15 @@ class PartedDataset:
     readers: Sequence[Callable[[], DatasetPart]]
     note: str = ""
     task: str = ""
+    published: Mapping[Split, int] | None = None
+
+    def describe_missing(self, counts: Mapping[Split, int]) -> str:
+        """Return how many of the published samples are there; empty if all are."""
+        whole = self.published or counts
+        if all(counts[split] == whole[split] for split in whole):
+            return ""
+        there = " and ".join(f"{counts[split]:,} of {whole[split]:,} {_SPLITS[split]}" for split in whole)
+        return f"{self.name}: {there} samples are there"
 
 
 def join_notes(notes: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.datasets.parts import DatasetPart, PartedDataset, join_notes
+from fedquilt_common.datasets.parts import DatasetPart, PartedDataset, Split, join_notes
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.files.durable import sync, write_durably
 from fedquilt_common.stored_samples import FileRows, as_samples, as_stored
@@ -128,10 +128,13 @@ def write_dataset(folder: Path, dataset: Dataset) -> None:
 def write_parts(folder: Path, parted: PartedDataset, parts: Iterable[DatasetPart]) -> None:
     """Write the parts of a data set as they come. Raises as ``PreparedWriter``."""
     writer, notes = PreparedWriter(folder, parted.name, parted.classes, parted.task), [parted.note]
+    counts: dict[Split, int] = {"train": 0, "test": 0}
     try:
         for part in parts:
             writer.add(part)
             notes.append(part.note)
+            counts[part.split] += len(part.examples)
+        notes.append(parted.describe_missing(counts))
         writer.finish(join_notes(notes))
     finally:
         writer.close()

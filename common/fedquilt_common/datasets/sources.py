@@ -32,7 +32,7 @@ def digest_sources(place: Path, memory: Path) -> str:
     Raises:
         OSError: a file cannot be read, or ``memory`` cannot be written.
     """
-    listed = hashlib.sha256(str(place.resolve()).encode())
+    listed = hashlib.sha256(os.fsencode(place.resolve()))
     youngest, paths = 0, list(_list_files(place))
     for path in paths:
         state = path.stat()

@@ -131,14 +131,16 @@ class StatusUpdater:
         self._store.update(history=history, **changes, **self._happened())
 
     def take_energy(self) -> dict[str, float | bool | None]:
-        """Return the joules of all boards since the round before, and whether they were estimated and measured."""
+        """Return the joules of all boards since the round before, and how and of how many boards they are known."""
         total, sources = self._agents.settle_energy(clock.now()), self._agents.energy_sources
         if total is None:
             return {"joules": None}
         joules = max(0.0, total - self._joules)
         self._joules += joules
         measured = bool(sources - {ESTIMATE})
-        return {"joules": joules, "joules_estimated": ESTIMATE in sources, "joules_measured": measured}
+        boards, seen = self._agents.energy_coverage
+        known = {"joules_boards": boards, "joules_boards_missing": seen - boards}
+        return {"joules": joules, "joules_estimated": ESTIMATE in sources, "joules_measured": measured, **known}
 
     # -- health --------------------------------------------------------------------------------
 

@@ -82,7 +82,7 @@ def _all_scores() -> Iterator[Quantity]:
 
 SCORES: Final = tuple(_all_scores())
 COSTS: Final = (
-    Quantity("seconds", "time", "seconds", "wall-clock time of the rounds", 0.0, LARGEST, "min"),
+    Quantity("seconds", "time", "seconds", "time of the rounds in which the coordinator ran", 0.0, LARGEST, "min"),
     Quantity("bytes", "bytes", "bytes", "bytes at the coordinator's socket, both ways", 0.0, LARGEST, "min"),
     Quantity("joules", "energy", "joules", "energy of the boards", 0.0, LARGEST, "min"),
 )
@@ -99,7 +99,7 @@ def read_raw(row: RoundResult, name: str) -> float | None:
     if name in _SUMS:
         parts = [float(getattr(row, field)) for field in _SUMS[name]]
         return next((part for part in parts if not is_possible(part, name)), sum(parts))
-    number: float | None = row.value(name)
+    number: float | None = row.running_seconds if name == "seconds" else row.value(name)
     return number
 
 

@@ -20,7 +20,7 @@ from fedquilt_server.runs.journal import peek_meta
 from fedquilt_server.runs.result_files import read_result
 from fedquilt_server.runs.run_folder import is_in_use
 from fedquilt_server.status.results import Result, RoundResult
-from fedquilt_server.status.run_energy import EnergyEstimate, describe_estimate
+from fedquilt_server.status.run_energy import EnergyEstimate, describe_coverage, describe_estimate
 from fedquilt_server.status.run_file_names import EXPERIMENT, JOURNAL, RESULT
 from fedquilt_server.status.scores import describe_tested
 from fedquilt_server.status.units import duration
@@ -150,7 +150,9 @@ def read_run(folder: Path) -> RecordedRun:
     if tested := describe_tested(result.rounds):
         notes.append(f"the model was tested by {tested}")
     if 0 < (away := sum(row.away_seconds for row in result.rounds)) < math.inf:
-        notes.append(f"the coordinator did not run in {duration(away)} of the rounds' time")
+        notes.append(f"the coordinator did not run in {duration(away)} of the rounds; tables leave this out")
+    if boards := describe_coverage(result.rounds):
+        notes.append(f"the energy is that of {boards}; the others report none")
     if estimate := describe_estimate(result.rounds):
         notes.append(ESTIMATE_NOTES[estimate])
     status, reason = _judge(folder, result, settings)

@@ -25,9 +25,11 @@ def find_inventory(certificate: str) -> Path | None:
 
     The certificate is ``FEDERATION/coordinator/tls.crt``, the inventory ``FEDERATION/inventory.yml``.
     """
+    if not certificate:
+        return None  # without asking for the working folder, which may be gone
     folder = Path(certificate).absolute().parent
     path = folder.parent / INVENTORY
-    return path if certificate and folder.name == COORDINATOR and path.is_file() else None
+    return path if folder.name == COORDINATOR and path.is_file() else None
 
 
 class InventoryFile:

@@ -73,7 +73,7 @@ def cost_table(groups: Sequence[RunGroup]) -> ReportTable:
     columns = (
         GROUP, RUNS,
         Column("rounds", "rounds", "count", "finished rounds of each run"),
-        Column("seconds", "time", "seconds", "sum of the rounds' wall-clock times"),
+        Column("seconds", "time", "seconds", "sum of the rounds' times in which the coordinator ran"),
         Column("seconds_per_round", "time per round", "seconds", "time / rounds"),
         Column("bytes_down", "sent", "bytes", "from the coordinator's socket, with MQTT framing"),
         Column("bytes_up", "received", "bytes", "at the coordinator's socket, with MQTT framing"),
@@ -90,7 +90,7 @@ def _cost_row(group: RunGroup) -> tuple[Cell, ...]:
 
     seconds = group.total("seconds")
     per_round = mean_deviation(
-        one / len(run.rounds) for run in group.runs if (one := _sum(r.seconds for r in run.rounds))
+        one / len(run.rounds) for run in group.runs if (one := _sum(r.running_seconds for r in run.rounds))
     )
     rounds = "/".join(map(str, dict.fromkeys(len(run.rounds) for run in group.runs)))
     counts = (total("late"), total("rejected"))

@@ -179,16 +179,14 @@ def repeated_seeds(group: RunGroup) -> dict[int, list[RecordedRun]]:
 
 
 def drop_copies(runs: Sequence[RecordedRun]) -> tuple[list[RecordedRun], dict[str, str]]:
-    """Leave out runs that are given twice, or whose folder is a copy of another's.
+    """Leave out runs that are given twice, or whose folder is a copy of another's, perhaps of an unfinished state.
 
     Returns:
-        The distinct runs, and the label of each copy with that of its original.
+        Of each run the folder that counts and has most rounds, and the label of each other one with that of the first.
     """
-    kept, copies = dict[Any, RecordedRun](), dict[str, str]()
+    found = defaultdict[Any, list[RecordedRun]](list)
     for run in runs:
-        identifier = run.result.run if run.result and run.result.run else run.folder.resolve()
-        if identifier in kept:
-            copies[run.label] = kept[identifier].label
-        else:
-            kept[identifier] = run
-    return list(kept.values()), copies
+        found[run.result.run if run.result and run.result.run else run.folder.resolve()].append(run)
+    kept = [max(several, key=lambda run: (run.counts, len(run.rounds))) for several in found.values()]
+    several_of = zip(kept, found.values(), strict=True)
+    return kept, {run.label: best.label for best, several in several_of for run in several if run is not best}

@@ -66,7 +66,7 @@ def _write(contents: ReportContents, file: Path, kind: ReportFormat) -> Iterator
     if kind == "html":
         yield from _write_page(contents, file)
     elif kind != "csv":
-        write_atomically(file, to_markdown(contents) if kind == "md" else to_latex(contents))
+        _write_text(file, to_markdown(contents) if kind == "md" else to_latex(contents))
         yield file
     if kind in ("html", "csv"):
         yield from _write_tables(contents, file)
@@ -77,7 +77,7 @@ def _write_page(contents: ReportContents, file: Path) -> Iterator[Path]:
     from fedquilt_server.report.svg import to_png
 
     charts = draw_charts(contents)
-    write_atomically(file, to_html(contents, charts))
+    _write_text(file, to_html(contents, charts))
     yield file
     for chart in charts:
         image = _beside(file, chart.name, ".png")
@@ -95,8 +95,13 @@ def draw_charts(contents: ReportContents) -> Sequence[Chart]:
 def _write_tables(contents: ReportContents, file: Path) -> Iterator[Path]:
     for name, table in contents.tables.items():
         path = _beside(file, name, ".csv")
-        write_atomically(path, to_csv(table))
+        _write_text(path, to_csv(table))
         yield path
+
+
+def _write_text(file: Path, text: str) -> None:
+    """Write a text in which names of folders may have bytes that are not UTF-8; each becomes a question mark."""
+    write_atomically(file, text.encode("utf-8", "replace").decode("utf-8"))
 
 
 def _beside(file: Path, name: str, suffix: str) -> Path:

@@ -342,8 +342,8 @@ def final_row(rounds: Sequence[RoundResult], model_bytes: int) -> dict[str, floa
     """Return ``final`` of result.json: the last round's scores, the best ones, and totals."""
     final: dict[str, float | int | str] = {
         "rounds": len(rounds),
-        "seconds": (seconds := sum(r.seconds for r in rounds)),
-        "rounds_per_second": len(rounds) / seconds if seconds else 0.0,
+        "seconds": sum(r.seconds for r in rounds),
+        "rounds_per_second": len(rounds) / running if (running := sum(r.running_seconds for r in rounds)) else 0.0,
         "bytes_down": sum(r.bytes_down for r in rounds),
         "bytes_up": sum(r.bytes_up for r in rounds),
         "model_bytes": model_bytes,
@@ -357,4 +357,4 @@ def final_row(rounds: Sequence[RoundResult], model_bytes: int) -> dict[str, floa
     if any(r.label_bytes for r in rounds):
         final["label_bytes_down"] = sum(r.label_bytes_down or 0 for r in rounds)
         final["label_bytes_up"] = sum(r.label_bytes_up or 0 for r in rounds)
-    return final | (dict(rounds[-1].scores) if rounds else {})
+    return final | {name: value for row in rounds for name, value in row.scores.items()}

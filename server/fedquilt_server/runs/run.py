@@ -308,7 +308,7 @@ class ActiveRun:
             done: the round's checkpoint.
             written: its state.
             scores: empty if the round is not evaluated; None if ``add_scores`` follows.
-            energy: the row's ``joules``, ``joules_estimated`` and ``joules_measured``.
+            energy: the fields of the row whose names begin with ``joules``.
         """
         traffic, now = self.traffic.read(), clock.now()
         row = round_result(done, self.watch, now, traffic, written.travelling.size, scores)

@@ -73,7 +73,7 @@ class SimulationPlan:
     @property
     def federation(self) -> str:
         """A federation name that is unique to the folder, because two simulations may share a broker."""
-        return f"simulation-{hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:8]}"
+        return f"simulation-{hashlib.sha256(os.fsencode(self.folder.resolve())).hexdigest()[:8]}"
 
     @property
     def environment(self) -> dict[str, str]:

@@ -154,6 +154,12 @@ class AgentList:
         return math.fsum(known) if known else None
 
     @property
+    def energy_coverage(self) -> tuple[int, int]:
+        """The number of boards that have reported energy, and of all boards that have been seen."""
+        reporting = sum(energy.joules is not None for energy in self._energy.values())
+        return reporting, max(reporting, sum(board.health != "never seen" for board in self._agents.values()))
+
+    @property
     def energy_sources(self) -> set[str]:
         """Where the energy that this process counts comes from: sensor, meter or estimate."""
         energy = self._energy

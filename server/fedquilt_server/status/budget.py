@@ -16,7 +16,7 @@ BudgetQuantity = Literal["bytes", "joules", "hours"]
 _COSTS: Final[dict[BudgetQuantity, Callable[[RoundResult], float]]] = {
     "bytes": lambda row: row.bytes_down + row.bytes_up,
     "joules": lambda row: row.joules or 0.0,
-    "hours": lambda row: (row.seconds - row.away_seconds) / 3600,
+    "hours": lambda row: row.running_seconds / 3600,
 }
 _FORMATS: Final[dict[BudgetQuantity, Callable[[float], str]]] = {
     "bytes": traffic,

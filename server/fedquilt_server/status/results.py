@@ -90,6 +90,8 @@ class RoundResult(BaseModel):
     joules: float | None = Field(None, description="energy of all boards in this round; None if none has reported it")
     joules_estimated: bool = Field(False, description="whether a part of `joules` was estimated, not measured")
     joules_measured: bool = Field(False, description="whether a part of `joules` was measured, not estimated")
+    joules_boards: int | None = Field(None, description="boards that have reported energy so far")
+    joules_boards_missing: int | None = Field(None, description="boards that have reported none, so `joules` lacks it")
     staleness: float | None = Field(
         None, description="mean number of rounds since the tasks of the replies were sent; None if no task goes on"
     )
@@ -132,6 +134,11 @@ class RoundResult(BaseModel):
         """Return a field of the row, or another score; None if the row does not have it."""
         found = self.__dict__.get(name)  # pydantic's own lookup of an attribute that is missing is slow
         return self.scores.get(name) if found is None else found
+
+    @property
+    def running_seconds(self) -> float:
+        """``seconds`` without the time in which the coordinator did not run."""
+        return self.seconds - self.away_seconds
 
     @property
     def awaits_scores(self) -> bool:

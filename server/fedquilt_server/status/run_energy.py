@@ -10,6 +10,19 @@ from fedquilt_server.status.results import RoundResult
 EnergyEstimate = Literal["", "partly estimated", "estimated"]
 
 
+def describe_coverage(rows: Sequence[RoundResult]) -> str:
+    """Return of how many boards the rounds' energy is, such as "1 of 3 boards"; empty if it is of all of them."""
+    last = next((row for row in reversed(rows) if row.joules_boards is not None), None)
+    if last is None or last.joules_boards is None or not last.joules_boards_missing:
+        return ""
+    return f"{last.joules_boards} of {last.joules_boards + last.joules_boards_missing} boards"
+
+
+def describe_energy(rows: Sequence[RoundResult]) -> str:
+    """Return what a reader must know of the rounds' energy, such as "estimated, 1 of 3 boards"; empty if nothing."""
+    return ", ".join(text for text in (describe_estimate(rows), describe_coverage(rows)) if text)
+
+
 def describe_estimate(rows: Sequence[RoundResult]) -> EnergyEstimate:
     """Return how much of the rounds' energy is an estimate; empty if none of it is."""
     known = [row for row in rows if row.joules is not None]

@@ -104,7 +104,7 @@ def _new_points(rows: Sequence[RoundResult], known: Curves) -> Iterator[ScreenPo
     size, time = known.everything[-1][-2:] if known.everything else (0.0, 0.0)
     for row in rows:
         size = (size or 0.0) + row.bytes_down + row.bytes_up
-        time = (time or 0.0) + _finite(row.seconds)
+        time = (time or 0.0) + _finite(row.running_seconds)
         yield (row.round, *map(_finite_or_none, _values(row, known.metric)), size, time)
 
 

@@ -12,7 +12,7 @@ from fedquilt_server.library.quantities import total
 from fedquilt_server.status.problems import SEVERITY, board_health, natural_key
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
-from fedquilt_server.status.run_energy import EnergyEstimate, describe_estimate
+from fedquilt_server.status.run_energy import describe_energy
 from fedquilt_server.status.scores import (
     Score,
     best_score,
@@ -58,7 +58,7 @@ class ResultSummary:
     total_down: int
     total_up: int
     joules: float | None
-    estimate: EnergyEstimate
+    energy_note: str
     finished: int
 
 
@@ -128,7 +128,7 @@ def summarise_results(history: Sequence[RoundResult]) -> ResultSummary:
         total_down=sum(row.bytes_down for row in history),
         total_up=sum(row.bytes_up for row in history),
         joules=total(history, "joules"),
-        estimate=describe_estimate(history),
+        energy_note=describe_energy(history),
         finished=history[-1].round if history else 0,
     )
 

@@ -213,7 +213,12 @@ def test_cifar10_as_published_and_packed(cifar: Path, packing: str) -> None:
 def test_cifar10_in_parts_of_batches(cifar: Path) -> None:
     (cifar / "data_batch_2.bin").rename(cifar / "data_batch_2.first1000.bin")
     (cifar / "data_batch_2.first1000.index.txt").write_text("0 1 2 3")
-    assert len(join_parts(cifar10.load(cifar.parent)).train) == 20
+    parted = cifar10.load(cifar.parent)
+    assert len(join_parts(parted).train) == 20
+    assert parted.describe_missing({"train": 50_000, "test": 10_000}) == ""
+    assert parted.describe_missing({"train": 20, "test": 4}) == (
+        "cifar10: 20 of 50,000 training and 4 of 10,000 test samples are there"
+    )
 
 
 @pytest.mark.parametrize(

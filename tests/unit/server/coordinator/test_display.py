@@ -56,10 +56,13 @@ def test_the_energy_of_the_rounds_is_the_energy_of_the_boards() -> None:
     assert display.take_energy() == {"joules": None}
     report_energy(agents, 0.0, 100.0)
     report_energy(agents, 1.0, 107.0)
-    assert display.take_energy() == {"joules": 7.0, "joules_estimated": True, "joules_measured": False}
+    boards = {"joules_boards": 1, "joules_boards_missing": 0}
+    assert display.take_energy() == {"joules": 7.0, "joules_estimated": True, "joules_measured": False, **boards}
+    agents.update_presence(AgentPresence(agent="silent", online=True, boot=1), 1.0)
     report_energy(agents, 1.0, 10.0, name="jetson", source="sensor")
     report_energy(agents, 2.0, 15.0, name="jetson", source="sensor")
-    assert display.take_energy() == {"joules": 5.0, "joules_estimated": True, "joules_measured": True}
+    boards = {"joules_boards": 2, "joules_boards_missing": 1}
+    assert display.take_energy() == {"joules": 5.0, "joules_estimated": True, "joules_measured": True, **boards}
     assert sum(board.joules or 0.0 for board in display.boards) == 12.0
 
 
@@ -77,8 +80,8 @@ def test_the_energy_of_a_resumed_run_goes_on(tmp_path: Path, monkeypatch: pytest
         agents = AgentList()
         display = StatusUpdater(StatusStore(Snapshot()), agents)
         display.start(run)
-        before = {"joules": 12.0, "joules_estimated": False, "joules_measured": False}  # the coordinator stopped
-        assert display.take_energy() == before
+        before = display.take_energy()  # the coordinator stopped
+        assert (before["joules"], before["joules_estimated"], before["joules_measured"]) == (12.0, False, False)
         report_energy(agents, 200.0, 5000.0)
         report_energy(agents, 201.0, 5003.0)
         assert display.take_energy()["joules"] == 3.0

@@ -12,7 +12,7 @@ from tests.support.recorded_runs import make_round, write_run
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.locking import is_locked, lock_folder
-from fedquilt_server.library.recorded_run import find_runs, name_runs, read_run
+from fedquilt_server.library.recorded_run import find_runs, name_runs, read_run, total_cost
 from fedquilt_server.runs.journal import Journal
 from fedquilt_server.runs.run_folder import SIMULATION_LOCK
 
@@ -136,7 +136,17 @@ def test_impossible_numbers_are_notes(tmp_path: Path) -> None:
 def test_the_time_without_the_coordinator_is_a_note(tmp_path: Path) -> None:
     rounds = [make_round(1, 0.5, seconds=70.0, away_seconds=50.0), make_round(2, 0.6)]
     run = read_run(write_run(tmp_path / "a", rounds=rounds))
-    assert run.notes == ("the coordinator did not run in 50.0 s of the rounds' time",)
+    assert run.notes == ("the coordinator did not run in 50.0 s of the rounds; tables leave this out",)
+    assert total_cost(run, "seconds") == 22.0
+
+
+def test_energy_of_some_boards_only_is_a_note(tmp_path: Path) -> None:
+    early, last = {"joules_boards": 1, "joules_boards_missing": 2}, {"joules_boards": 2, "joules_boards_missing": 1}
+    rounds = [make_round(1, 0.5, joules=5.0, **early), make_round(2, 0.6, joules=9.0, **last)]
+    notes = read_run(write_run(tmp_path / "a", rounds=rounds)).notes
+    assert notes == ("the energy is that of 2 of 3 boards; the others report none",)
+    all_of_them = [make_round(1, 0.5, joules=5.0, joules_boards=3, joules_boards_missing=0)]
+    assert read_run(write_run(tmp_path / "b", rounds=all_of_them)).notes == ()
 
 
 def test_a_run_that_has_only_begun(tmp_path: Path) -> None:

@@ -72,6 +72,15 @@ def test_other_certificates_have_no_inventory(
     assert find_inventory(certificate) is None
 
 
+def test_without_a_certificate_the_working_folder_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert find_inventory("") is None
+
+
 def test_the_documented_inventory_is_read() -> None:
     assert read_assignments(ROOT / "ansible" / "inventory.example.yml") == Assignments(
         {0: "kitchen", 1: "desk"}, frozenset({"cellar"}), relays={"hall-relay": "hall"}

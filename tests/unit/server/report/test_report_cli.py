@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +42,16 @@ def test_runs_lists_every_run_within_80_columns(folder: Path, capsys: pytest.Cap
     assert all(word in text for word in ("good", "90.00 %", "finished", "damaged", "3/3", "9.0 kB"))
     assert "failed: [red]the loss exploded (exit code 7)" in text
     assert str(folder.relative_to(folder.parent) / "torn" / "result.json") in text
+
+
+def test_streams_and_reports_replace_what_they_cannot_show(folder: Path) -> None:
+    """A pipe in ASCII, and a folder whose name has a byte that is not UTF-8."""
+    odd = write_run(folder / os.fsdecode(b"odd-\xff"), [None])
+    for words in (["runs", "."], ["report", odd, "--out", folder.parent / "out", "--format", "md"]):
+        command = [sys.executable, "-c", "from fedquilt_common.cli import main; main()", *words]
+        done = subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": "ascii:strict"}, capture_output=True)
+        assert done.returncode == 0, done.stderr
+    assert b"odd-?" in (folder.parent / "out" / "report.md").read_bytes()
 
 
 def test_runs_prints_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -183,6 +183,7 @@ ESTIMATED = {"joules": 7.0, "joules_estimated": True, "joules_measured": False}
         ([MEASURED, ESTIMATED], ("12 J", "partly estimated")),
         ([{**ESTIMATED, "joules_measured": True}], ("7 J", "partly estimated")),
         ([ESTIMATED, {"joules": None}], (units.DASH, "estimated")),
+        ([{**MEASURED, "joules_boards": 1, "joules_boards_missing": 2}], ("5 J", "1 of 3 boards")),
     ],
 )
 def test_the_energy_is_the_sum_of_the_rounds(rounds: list[dict[str, Any]], words: tuple[str, str]) -> None:
