@@ -22,6 +22,7 @@ from fedquilt_server.library.quantities import (
 from fedquilt_server.library.quantities import reach_target as reach
 from fedquilt_server.library.recorded_run import RecordedRun, total_cost
 from fedquilt_server.library.scales import CellKind, number_text, scale_of
+from fedquilt_server.status.scores import describe_tests
 from fedquilt_server.status.settings import MISSING, differing_keys, flatten, show_value
 from fedquilt_server.status.units import DASH, time_text
 
@@ -85,6 +86,8 @@ def compare_runs(runs: Sequence[RecordedRun], target: float | None) -> Compariso
     notes = [f"{run.label}: {text}" for run in runs for text in (run.reason, *run.notes) if text]
     if have_different_tasks([run.rounds for run in runs]):
         notes.append(DIFFERENT_TASKS)
+    elif tests := describe_tests((run.label, run.rounds) for run in runs):
+        notes.append(tests)
     unknown = [run.label for run in runs if run.settings is None]
     notes += [f"{label}: the settings are not recorded, so they are not compared" for label in unknown]
     return Comparison(tuple(runs), tuple(rows), target, _differences(runs), tuple(notes))

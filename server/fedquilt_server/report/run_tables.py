@@ -13,6 +13,7 @@ from fedquilt_server.library.run_files import BoardRow, iterate_rows
 from fedquilt_server.report.groups import RunGroup, repeated_seeds
 from fedquilt_server.report.table import Column, ReportTable
 from fedquilt_server.status.run_file_names import BOARDS
+from fedquilt_server.status.scores import describe_tests
 from fedquilt_server.status.settings import MISSING, differing_keys, show_value
 from fedquilt_server.status.units import time_text
 
@@ -87,6 +88,7 @@ def notes_of(runs: Sequence[RecordedRun], groups: Sequence[RunGroup], copies: Ma
             notes.append(f"{group.name}: {len(several)} runs have seed {seed} ({names}): each of them counts")
         if any(run.settings is None for run in group.runs):
             notes.append(f"{group.name}: the settings are not recorded, so the runs may differ in more than the seed")
+    notes += filter(None, [describe_tests((group.name, group.runs[0].rounds) for group in groups)])
     ended = [(run.label, run.reason) for group in groups for run in group.runs if run.reason]
     notes += merge_notes(ended, len(runs))
     return notes + list(merge_notes([(run.label, note) for run in runs for note in run.notes], len(runs)))

@@ -54,6 +54,35 @@ def describe_tested(history: Sequence[RoundResult]) -> str:
     return f"{min(clients)} to {max(clients)} clients; the scores of {named} do not compare with those of all of them"
 
 
+def describe_tests(named: Iterable[tuple[str, Sequence[RoundResult]]]) -> str:
+    """Return which model of which runs was tested on which samples, if that differs; empty if it does not.
+
+    Args:
+        named: runs, or groups of them, with the rounds of one run.
+    """
+    found: dict[str, list[str]] = {}
+    for name, rows in named:
+        if test := _describe_test(rows):
+            found.setdefault(test, []).append(name)
+    if len(found) < 2:
+        return ""
+    parts = "; ".join(f"{test} ({', '.join(names)})" for test, names in found.items())
+    return f"The scores are of different tests: {parts}"
+
+
+def _describe_test(rows: Sequence[RoundResult]) -> str:
+    """Return which model the main metric is of, and on which samples; empty without a score."""
+    metric = choose_metric(rows)
+    last = next((row for row in reversed(rows) if row.value(metric.name) is not None), None)
+    if last is None:
+        return ""
+    if last.value("tested_samples") is None:
+        return "the global model on the test split"
+    if last.value(f"global_{metric.name}") is None:
+        return "the clients' own models on samples that they keep"
+    return "the global model on samples that the clients keep"
+
+
 def median_or_none(values: Iterable[float]) -> float | None:
     """Return the median; None without a value."""
     numbers = list(values)

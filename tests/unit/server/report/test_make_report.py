@@ -8,6 +8,7 @@ import re
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.packages import needs
@@ -103,6 +104,18 @@ def test_runs_of_different_tasks_have_scores_but_no_common_curve(tmp_path: Path)
     assert {"scores", "costs"} <= contents.tables.keys()
     assert contents.tables.keys().isdisjoint({"curves", "target"})
     assert any("different learning tasks" in line for line in describe_runs(contents))
+
+
+def test_scores_of_different_tests_are_noted(tmp_path: Path) -> None:
+    tested: dict[str, Any] = {"scores": {"tested_samples": 40.0}}
+    write_run(tmp_path / "a", [0.9])
+    write_run(tmp_path / "b", rounds=[make_round(1, 0.7, global_accuracy=0.7, **tested)], algorithm="fedper")
+    write_run(tmp_path / "c", rounds=[make_round(1, 0.8, personal_accuracy=0.8, **tested)], algorithm="alone")
+    contents = make_report([tmp_path], ReportSettings(tmp_path / "out", "csv")).contents
+    assert contents.notes == (
+        "The scores are of different tests: the global model on the test split (fedavg); the global model on samples "
+        "that the clients keep (fedper); the clients' own models on samples that they keep (alone)",
+    )
 
 
 def test_a_run_that_its_budget_ended_is_noted(tmp_path: Path) -> None:
