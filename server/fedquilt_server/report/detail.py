@@ -121,13 +121,13 @@ def board_table(details: Sequence[RunDetail]) -> ReportTable:
         Column("group", "group"), Column("seed", "seed", "count"), Column("board", "board"),
         Column("accepted", "accepted", "count"), Column("late", "late", "count"),
         Column("rejected", "rejected", "count"), Column("missing", "missing", "count"),
-        Column("train_seconds", "training", "seconds", "sum over its replies"),
-        Column("bytes", "replies", "bytes", "payload bytes of its replies"),
+        Column("train_seconds", "training", "seconds", "sum over its accepted replies"),
+        Column("bytes", "replies", "bytes", "payload bytes of its accepted replies"),
         Column("memory_peak", "peak memory", "bytes", "of a training process"),
-        Column("train_joules", "energy of training", "joules", "sum over the replies that report it"),
+        Column("train_joules", "energy of training", "joules", "sum over the accepted replies that report it"),
         Column("joules", "energy", "joules", "of the whole board during the run"),
         Column("power_source", "energy from", "text",
-               "a sensor of the board, a meter, or an estimate; a dash: no telemetry of the board has arrived"),
+               "a sensor of the board, a meter, or an estimate; a dash: the board has reported none"),
         Column("temperature", "highest temperature", "number", "degrees Celsius"),
     )  # fmt: skip
     rows = tuple(

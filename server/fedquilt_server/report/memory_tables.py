@@ -19,9 +19,9 @@ def memory_table(groups: Sequence[RunGroup]) -> ReportTable:
     columns = (
         Column("group", "group"), Column("precision", "precision"), Column("runs", "runs", "count"),
         Column("clients", "clients", "count", "clients that trained in some run"),
-        Column("memory_peak_mean", "peak memory, mean", "bytes", f"{_PROCESS}: mean over the clients"),
+        Column("memory_peak_mean", "peak memory, mean", "bytes", f"{_PROCESS}: mean over the clients that report it"),
         Column("memory_peak", "peak memory, highest", "bytes", f"{_PROCESS}: highest over the clients"),
-        Column("gpu_memory_peak_mean", "GPU peak memory, mean", "bytes", f"{_GPU}: mean over the clients"),
+        Column("gpu_memory_peak_mean", "GPU peak memory, mean", "bytes", f"{_GPU}: mean over the clients that report it"),
         Column("gpu_memory_peak", "GPU peak memory, highest", "bytes", f"{_GPU}: highest over the clients"),
     )  # fmt: skip
     rows = tuple(_group_row(group, precision) for group in groups for precision in _precisions(group))

@@ -171,7 +171,7 @@ def time_parts(snapshot: Snapshot, digest: HistoryDigest, now: float, elapsed: f
     return [
         *([f"{whole_duration(elapsed)} elapsed"] if elapsed is not None and snapshot.phase not in ENDED else []),
         *([f"about {whole_duration(left)} left"] if left is not None else []),
-        *([f"{duration(a_round)} a round"] if a_round is not None else []),
+        *([f"median round {duration(a_round)}"] if a_round is not None else []),
         *(f"budget {use.text}" for use in snapshot.budget),
         *digest.traffic,
     ]

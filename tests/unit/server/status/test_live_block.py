@@ -49,7 +49,7 @@ def test_one_block_that_fits(columns: int, rows: int) -> None:
         assert len(block) == 5
         assert re.fullmatch(r"Round 12/20 ━+─+ +training, 33/80 replies", block[0])
         assert len(block[0]) == columns
-        assert re.match(r"\d+ s elapsed, about 14 s left, 1\.50 s a round", block[1])
+        assert re.match(r"\d+ s elapsed, about 14 s left, median round 1\.50 s", block[1])
         assert block[2] == "accuracy 0.7900 (best 0.8900 in round 1), loss 0.5000"
         assert block[3].startswith("Warning: pi-4 is offline")
         assert re.match(r"Waiting for clients 1, 3, 5, .* and \d+ more to reply$", block[4]) or columns == 200

@@ -108,7 +108,7 @@ def test_boards_are_in_natural_order() -> None:
 def test_the_clock_stops_at_the_end() -> None:
     rows = [RoundResult.model_validate({**ZEROS, "round": 1, "seconds": 60.0})]
     run = Snapshot(name="n", phase="finished", round=1, rounds=1, history=rows)
-    assert show(run, 0.0, 90.0, 80)["time"].plain == "1 min 00 s a round, 0 B down, 0 B up"
+    assert show(run, 0.0, 90.0, 80)["time"].plain == "median round 1 min 00 s, 0 B down, 0 B up"
 
 
 def test_a_long_history_is_digested_once_per_round() -> None:
