@@ -75,7 +75,7 @@ class _HouseReading:
     values: tuple[float, ...]
 
 
-def load(folder: Path | None = None, calendar: Sequence[str] = tuple(CALENDAR)) -> Dataset:
+def load(folder: Path | None = None, *, calendar: Sequence[str] = tuple(CALENDAR)) -> Dataset:
     """Load the rows: ``x`` float32 of shape (n, 18), ``y`` float32 of shape (n, 1): ln(Wh) of the appliances.
 
     Args:
