@@ -260,7 +260,8 @@ class Relay(Uploads):
             if made is None and pool.held.keys() >= set(group.parts):
                 self._send_sum(pool, group)
             elif made is None and leaves:
-                self._release(pool, group)  # a restart has lost a part, whose clients came again in another one
+                # a restart lost a part; its clients' replies then arrived in another part
+                self._release(pool, group)
         if pool.held and leaves:
             self._make_groups(key, pool)
 

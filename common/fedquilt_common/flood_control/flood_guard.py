@@ -14,7 +14,7 @@ from typing import Final
 from fedquilt_common.wire.transport import SMALLEST_PAYLOAD
 
 UNIT_SECONDS: Final = 1e-4
-"""What a unit stands for: about so much of the coordinator's time."""
+"""Approximate seconds of the coordinator's time that one unit stands for."""
 LEAK_PER_SECOND: Final = 100.0
 """Units that leave a bucket in a second."""
 BURST: Final = 500.0

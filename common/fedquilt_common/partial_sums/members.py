@@ -53,7 +53,7 @@ class SumMember:
 
 
 def encode_members(members: Sequence[SumMember]) -> bytes:
-    """Return the bytes that ``decode_members`` reads; equal values of many members cost next to nothing."""
+    """Return the bytes that ``decode_members`` reads; a column of equal values is stored as one value."""
     names = sorted({name for member in members for name in member.metrics})
     message = _MembersMessage.model_construct(
         clients=[member.client for member in members],

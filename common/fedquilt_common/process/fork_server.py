@@ -169,7 +169,8 @@ class ForkServer:
             os.setsid()
         die_with_parent(server)
         handle = os.pidfd_open(os.getpid())
-        _send(connection, {"pid": os.getpid()}, handle)  # a server that dies now leaves no process that nobody knows
+        # if the server dies from here on, the requester already knows the process id
+        _send(connection, {"pid": os.getpid()}, handle)
         os.close(handle)
         self._close()
         for target, descriptor in enumerate(descriptors):

@@ -163,7 +163,9 @@ class PrivateGradients:
             parameter.grad = parameter.grad_sample = None  # type: ignore[attr-defined]
 
     def draw_batches(self, samples: int) -> Iterator[NDArray[np.int64]]:
-        """Yield the positions of each step's samples in an epoch, int64 of shape (k,); each is equally likely to be in.
+        """Yield the positions of each step's samples in an epoch, int64 of shape (k,).
+
+        Each step draws each sample independently with the probability ``rate`` (Poisson sampling).
 
         Args:
             samples: number of samples to draw from.

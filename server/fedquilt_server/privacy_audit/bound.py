@@ -42,7 +42,7 @@ class PrivacyBound:
 
     @property
     def _grow_by(self) -> float:
-        return math.exp(min(self.epsilon, 700.0))  # e^700 is the largest power of ten that a float has
+        return math.exp(min(self.epsilon, 700.0))  # e^710 overflows
 
     def _grow(self, fpr: float) -> float:
         return self._grow_by * fpr + self.delta
