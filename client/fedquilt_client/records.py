@@ -177,7 +177,7 @@ def read_record(home: Path) -> ClientRecord:
 
 
 def name_reply(round: int, exchange: int, task: str, digest: str, head: int) -> str:
-    """Return the name of a reply's file, which says all about it but its size."""
+    """Return the name of a reply's file, which holds all fields of its record except the size."""
     return f"reply-{round}.{exchange}-{task}-{digest}-{head}"
 
 

@@ -137,7 +137,7 @@ class Relay(Uploads):
 
     Args:
         uploads: the arguments of ``Uploads`` but ``on_damaged``.
-        on_damaged: called with a single reply that is damaged, and with that of a joint job that cannot travel.
+        on_damaged: called with a damaged single reply, and with the reply of a joint job that cannot be sent.
         store: of the run.
         run_of: returns the run with its manifest; None before the first.
         clients: returns those whose replies may be added up.

@@ -21,7 +21,7 @@ from fedquilt_common.wire.messages import MAX_METRICS, MOST_MEMBERS, Fingerprint
 from fedquilt_common.wire.parsing import MAX_MESSAGE, parse
 
 SEAL_SIZE: Final = 3
-"""Numbers of a seal: 1, and two that tell the clients apart."""
+"""Numbers of a seal: 1, and two that distinguish the clients."""
 _SUSPECTS: Final = 4096
 """Members that are compared with a seal that is wrong; of larger sums, an error may name no client."""
 _FiniteMetric = Annotated[float, Field(allow_inf_nan=False)]

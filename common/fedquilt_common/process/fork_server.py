@@ -122,7 +122,7 @@ class ForkServer:
         return None
 
     def _read(self, connection: socket.socket) -> ForkedCommand | None:
-        """Take a command, or notice that whoever gave one has closed the connection or died."""
+        """Receive a command, or notice that the requester of one has closed the connection or died."""
         try:
             request, descriptors, _, _ = socket.recv_fds(connection, REQUEST_BYTES, DESCRIPTORS)
         except ConnectionError:

@@ -128,7 +128,7 @@ class PrivateGradients:
             samples: their number, 1 or more.
 
         Raises:
-            ExperimentError: the gradient of a single sample cannot be told from those of the others.
+            ExperimentError: the gradient of a single sample cannot be separated from those of the others.
         """
         self._clear()
         with _ignore_hook_warning():

@@ -131,7 +131,7 @@ class OwnModel(ABC):
         return {"logits": logits}
 
     def decode(self, arrays: Arrays, classes: int) -> Logits:
-        """Return labels as ``loss`` takes them, float32 of shape (n, classes), from what ``encode`` returned."""
+        """Return the labels for ``loss``, float32 of shape (n, classes), from what ``encode`` returned."""
         return np.asarray(arrays["logits"])
 
     def label_shapes(self, ctx: ServerContext) -> Shapes:
