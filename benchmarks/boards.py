@@ -104,7 +104,7 @@ def proportional_bytes(pid: int) -> int:
 
 
 def rounds_done(number: int) -> Any:
-    """Return a function that tells whether this number of rounds is finished."""
+    """Return a check of a snapshot: whether this number of rounds is finished."""
     return lambda snapshot: len(snapshot.history) >= number
 
 

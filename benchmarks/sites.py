@@ -113,7 +113,7 @@ def run(tree: BrokerTree, folder: Path, experiment: Path, boards: list[str], use
         folder: of the run and of the agents.
         experiment: its file.
         boards: names of the boards.
-        used: the line through which the boards connect; None: as their files say.
+        used: the line through which the boards connect; None: the one in their files.
     """
     address = [] if used is None else ["--broker", f"mqtts://localhost:{used.port}"]
     options = coordinator_options(tree.federation)

@@ -1,8 +1,8 @@
 """What a round costs each part of a federation: a model fitted to the measurements of ``tree.py``, ``site_relays.py``.
 
-Each part's processor seconds in a round are ``a + b * replies + c * megabytes`` of what one process handles, and for a
-coordinator also so much for each agent, for relay and coordinator so much for each megabyte of sums. Training is not
-part of it. ``tree_predict.py`` puts the parts together. Everything here is pure.
+Each part's processor seconds in a round are ``a + b * replies + c * megabytes`` of what one process handles, plus a
+cost per agent for a coordinator, and a cost per megabyte of sums for relays and coordinators. Training is not part of
+it. ``tree_predict.py`` puts the parts together. Everything here is pure.
 """
 
 from __future__ import annotations

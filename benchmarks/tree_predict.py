@@ -159,7 +159,7 @@ def use_of(level: Level, federation: Federation, costs: Mapping[str, Cost]) -> U
 def process_seconds(level: Level, megabytes: float, costs: Mapping[str, Cost]) -> float:
     """Return the processor seconds of a relay or the coordinator.
 
-    A relay that receives single replies is that of a site. That of sums takes what a coordinator of sums takes, and
+    A relay that receives single replies is that of a site. A relay of sums uses what a coordinator of sums uses, and
     writes another sum.
     """
     k, members, received = level.children, level.members, level.children * level.up

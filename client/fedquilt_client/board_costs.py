@@ -55,7 +55,7 @@ class BoardCosts:
             self._costs.spend(address.agent, address.client, size)
 
     def refund(self, address: Address) -> None:
-        """Take the messages of a reply that the relay has taken out of the bucket."""
+        """Refund the messages of a reply that the relay has taken."""
         self._costs.refund(address.agent, address.client)
 
     def refuse(self, address: Address, digest: str) -> None:

@@ -88,7 +88,7 @@ class DataDownloads:
         return [*shards, *(file for file in (self._data.public, self._data.test) if file is not None)]
 
     def problem(self, client: int) -> str:
-        """Return why samples that a client needs cannot be had; empty if they are here or on their way."""
+        """Return why a client's samples cannot be obtained; empty if they are here or on their way."""
         return next((self._problems[file.digest] for file in self._needs(client) if file.digest in self._problems), "")
 
     def job_data(self, client: int) -> JobData:

@@ -31,8 +31,8 @@ def describe_failure(number: int, error: Exception, *, private: bool = False) ->
     Args:
         number: of the job.
         error: what happened.
-        private: the client trains with differential privacy. Then only errors leave the board that tell nothing of its
-            samples; the agent's log has the others.
+        private: the client trains with differential privacy. Then only errors that reveal nothing of its samples leave
+            the board; the agent's log has the others.
     """
     if isinstance(error, DamagedInputError):
         return DamagedLine(number=number, path=str(error))
@@ -53,5 +53,5 @@ def describe_failure(number: int, error: Exception, *, private: bool = False) ->
 
 
 def _printable(text: str) -> str:
-    """Return an error's text in UTF-8: the name of a file may have bytes that are none."""
+    """Return an error's text in UTF-8: the name of a file may have bytes that are not UTF-8."""
     return text.encode(errors="backslashreplace").decode()

@@ -109,7 +109,7 @@ class Participant(ABC):
         self._connection_log = ConnectionLog(log)
 
     def execute(self, should_stop: Callable[[], bool] = lambda: False) -> None:
-        """Work until ``should_stop`` returns True, or until the run ends if the settings say ``once``.
+        """Work until ``should_stop`` returns True, or until the run ends if ``once`` is set.
 
         Raises:
             BrokerUnreachableError: the broker accepts no message of the size of the presence.
@@ -132,7 +132,7 @@ class Participant(ABC):
             self._store.release()
 
     def _deliver(self, incoming: Incoming) -> None:
-        """Take what the transport delivers, in its thread."""
+        """Queue what the transport delivers, in its thread."""
         self._events.put(incoming)
 
     def _step(self) -> None:
@@ -269,7 +269,7 @@ class Participant(ABC):
 
     @abstractmethod
     def _take_content(self, address: Address, message: MqttMessage) -> bool:
-        """Handle a message that is none of the coordinator's control messages; returns whether it is one.
+        """Handle a message unless it is a control message of the coordinator; returns whether it was handled.
 
         Raises:
             ProtocolError: the message breaks the protocol.

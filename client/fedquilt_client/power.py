@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 MOST_WATTS: Final = 5000.0
-"""A larger reading is an error: no board takes that much."""
+"""A larger reading is an error: no board draws that much."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class PowerSensor(Protocol):
 
 
 def is_power(watts: float) -> bool:
-    """Return whether a board can take this power; NaN is no power."""
+    """Return whether a board can draw this power; it cannot draw NaN."""
     return 0 <= watts <= MOST_WATTS
 
 

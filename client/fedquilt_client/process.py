@@ -22,7 +22,7 @@ MakeParticipant = Callable[[MakeTransport, Callable[[], bool]], Participant]
 
 
 class BrokerKeys(Protocol):
-    """What a configuration says of the broker."""
+    """The keys of a configuration that describe the broker."""
 
     @property
     def broker(self) -> str:

@@ -1,7 +1,7 @@
 """The record of a client on this board: its replies and the private memory after each.
 
 It is one checked file, so that memory and replies are committed together. A client without private memory needs none:
-the names of its replies' files say the same.
+the names of its reply files contain the same.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def read_record(home: Path) -> ClientRecord:
 
 
 def name_reply(round: int, exchange: int, task: str, digest: str, head: int) -> str:
-    """Return the name of a reply's file, which says all about it but its size."""
+    """Return the name of a reply's file, which holds all fields of its record except the size."""
     return f"reply-{round}.{exchange}-{task}-{digest}-{head}"
 
 
@@ -192,7 +192,9 @@ def name_memory(exchange: ExchangeId, digest: str) -> str:
 
 
 def find_replies(run: str, client: int, home: Path) -> ClientRecord:
-    """Return what the names of the replies' files say; an empty record if there is a private memory, which they omit.
+    """Rebuild the record from the names of the reply files.
+
+    It is empty if the client has a private memory, which the names do not contain.
 
     Raises:
         OSError: the folder cannot be read.
@@ -223,7 +225,7 @@ def write_record(home: Path, record: ClientRecord, *, durable: bool = True) -> N
     """
     fields = asdict(record)
     for reply in fields["replies"]:
-        del reply["clients"]  # the file of a sum says whose replies it has
+        del reply["clients"]  # the file of a sum lists them
     text = _encode(fields)
     write = write_durably if durable else write_atomically
     write(home / COMMITTED, f'{{"sha256": "{_checksum(text)}", "record": {text}}}')

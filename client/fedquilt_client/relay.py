@@ -137,7 +137,7 @@ class Relay(Uploads):
 
     Args:
         uploads: the arguments of ``Uploads`` but ``on_damaged``.
-        on_damaged: called with a single reply that is damaged, and with that of a joint job that cannot travel.
+        on_damaged: called with a damaged single reply, and with the reply of a joint job that cannot be sent.
         store: of the run.
         run_of: returns the run with its manifest; None before the first.
         clients: returns those whose replies may be added up.
@@ -260,7 +260,8 @@ class Relay(Uploads):
             if made is None and pool.held.keys() >= set(group.parts):
                 self._send_sum(pool, group)
             elif made is None and leaves:
-                self._release(pool, group)  # a restart has lost a part, whose clients came again in another one
+                # a restart lost a part; its clients' replies then arrived in another part
+                self._release(pool, group)
         if pool.held and leaves:
             self._make_groups(key, pool)
 

@@ -102,7 +102,7 @@ class SampleSupply:
         return self.downloads.job_data(client).model_copy(update={"own": own})
 
     def take(self, header: bytes, payload: bytes) -> bool:
-        """Store a chunk; returns whether tasks may go on: samples are complete, or cannot be had.
+        """Store a chunk; returns whether tasks may go on: samples are complete, or cannot be obtained.
 
         Raises:
             PayloadError: the message is not a chunk of samples that this board requested.
@@ -119,7 +119,7 @@ class SampleSupply:
             return self.downloads is not None and self.downloads.fetch_again(path)
 
     def retry(self) -> None:
-        """Try again to get samples that could not be had. Raises as ``take``."""
+        """Try again to get samples that could not be obtained. Raises as ``take``."""
         if self.downloads is not None:
             with report_disk_errors(self.folder):
                 self.downloads.retry()

@@ -34,7 +34,7 @@ class Settlement:
 
     @property
     def again(self) -> Outcome:
-        """The outcome that a board gets that asks again."""
+        """The outcome for a board that asks again."""
         return "duplicate" if self.outcome == "accepted" else self.outcome
 
     def counted(self, reply: StoredReply) -> set[int]:

@@ -36,7 +36,7 @@ from fedquilt_common.wire.transport import MqttMessage, Transport
 log = logging.getLogger(__name__)
 
 _MARGIN, _SHARE = 2.5, 0.1
-"""Half of the time that an agent leaves, so that the sums of boards still reach that of their site."""
+"""Half of what an agent leaves before the deadline, so that the boards' sums arrive before the site's sum is sent."""
 
 
 class SiteRun:
@@ -99,7 +99,7 @@ class SiteRun:
     # -- exchanges -----------------------------------------------------------------------------
 
     def open_round(self, message: RoundMessage, *, retained: bool) -> None:
-        """Take replies to an exchange from now on; replies to tasks that are over are late.
+        """Accept replies to an exchange from now on; replies to tasks that are over are late.
 
         Args:
             message: the manifest.
@@ -134,7 +134,7 @@ class SiteRun:
         self._replies.leave_behind({reply.digest for reply in stored if reply is not None})
 
     def meet(self, board: str, clients: Iterable[int]) -> None:
-        """Take the replies of clients whose board has appeared since the manifest."""
+        """Accept the replies of clients whose board has appeared since the manifest."""
         self._costs.make_room(board)
         new = list(clients)
         if self.round is None or not new:

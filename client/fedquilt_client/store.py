@@ -372,7 +372,7 @@ def discard_drafts(job: Job) -> None:
 
 
 def _read_flag(path: Path) -> bool | None:
-    """Return what a file says, None if it says nothing."""
+    """Return the boolean in a file; None if the file is missing or holds none."""
     try:
         return {"True": True, "False": False}.get(path.read_text(errors="replace"))
     except FileNotFoundError:

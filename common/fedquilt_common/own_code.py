@@ -27,7 +27,7 @@ def digest_own_code(experiment: Experiment) -> dict[str, str]:
 
 
 def check_own_code(expected: Mapping[str, str], experiment: Experiment, allowed: Collection[str]) -> None:
-    """Compare the user's own modules here with those of the coordinator. A module that is not here is no difference.
+    """Compare the user's own modules here with those of the coordinator. A missing module is not a difference.
 
     Args:
         expected: what ``digest_own_code`` returned there.

@@ -239,7 +239,7 @@ def scale_samples(samples: NDArray[Any], scaling: Scaling) -> NDArray[Any]:
 
 
 def change_unscaled(samples: NDArray[Any], change: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
-    """Return changed samples of shape (n, channels, ...): they are changed as they are before they are scaled.
+    """Return changed samples of shape (n, channels, ...); the change applies before they are scaled.
 
     Args:
         samples: n samples.

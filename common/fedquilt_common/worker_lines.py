@@ -109,7 +109,7 @@ class CancelLine(_Line):
 
 
 class EnergyLine(_Line):
-    """A line of the agent: what the job of the number ``energy`` has taken up to now; None if that is unknown."""
+    """A line of the agent: the joules that job number ``energy`` has used so far; None if they are unknown."""
 
     energy: int
     joules: float | None
@@ -128,7 +128,7 @@ def parse_process_line(line: str) -> ProcessLine:
 
 
 def parse_agent_line(line: str) -> CancelLine | EnergyLine:
-    """Parse a line of the agent that is no job.
+    """Parse a line of the agent that is not a job.
 
     Raises:
         ValueError: it is not complete.

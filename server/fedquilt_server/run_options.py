@@ -78,7 +78,7 @@ def print_control(url: str, access: Access | None) -> None:
 
 
 def print_remarks(result: Result) -> None:
-    """Print why a run ended early and what the summary would warn of, for somebody who prints JSON to a file."""
+    """Print why a run ended early and what the summary would warn of, for a user who redirects JSON to a file."""
     if result.status == "finished" and result.reason:
         print_message(f"Ended after round {len(result.rounds)}: {result.reason}")
     if declined := describe_declined(result.privacy):

@@ -27,7 +27,7 @@ LOWEST_BIN, HIGHEST_BIN = -34, 34
 """Bins that fp64 numbers, and the sums of some billions of them, need."""
 _HALF: Final = 1 << (BIN_BITS - 1)
 _MOST: Final = 1 << 22
-"""Numbers that bins take before they pass their carries on: each has at most 2^31 units, and fp64 holds 2^53."""
+"""Numbers that are added before the carries are propagated: each has at most 2^31 units, and fp64 holds 2^53."""
 _LARGE: Final = 2.0**959
 """From here on numbers are scaled down before they are cut, because fp64 could not hold the cutting constant."""
 _SCALED_BINS: Final = 4

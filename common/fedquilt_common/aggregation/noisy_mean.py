@@ -128,7 +128,7 @@ def next_clip(
         asked: number of clients that were asked; one that did not reply counts as half.
         noise: standard deviation of the noise on the number of updates that are not clipped.
         rng: draws the noise.
-        quantile: part of the updates that shall not be clipped.
+        quantile: target fraction of updates that stay unclipped (gamma in the paper).
         rate: how fast the norm follows.
     """
     centred = sum((norm <= clip) - 0.5 for norm in norms)

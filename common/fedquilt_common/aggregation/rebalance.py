@@ -1,7 +1,7 @@
 """FedReb's rebalanced data set: the same number of samples of each class that a client has.
 
 FedReb thesis, algorithm 1 and equation 3.4. Of a class with more samples than the threshold t, t are drawn at random. A
-class with fewer is filled up with augmented copies. *Effective* samples are those that are no such copies.
+class with fewer is filled up with augmented copies. *Effective* samples are all but these copies.
 """
 
 from __future__ import annotations

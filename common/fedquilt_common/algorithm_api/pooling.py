@@ -22,6 +22,6 @@ def pooling_problem(algorithm: object) -> str:
 
 
 def reply_weight(algorithm: object, reply: Reply) -> float:
-    """Return the weight of a reply in the mean: ``reply.weight``, unless the algorithm's own method says otherwise."""
+    """Return the weight of a reply in the mean: from the algorithm's method ``reply_weight``, else ``reply.weight``."""
     own = getattr(algorithm, "reply_weight", None)
     return float(own(reply)) if own is not None else reply.weight

@@ -22,7 +22,7 @@ def private_passes(algorithm: object, epochs: int, rounds: int) -> int:
     """Return how many passes over its samples a client makes at most in ``rounds`` rounds, from its first one.
 
     Args:
-        algorithm: it makes ``epochs`` in each round, unless it has a method ``private_passes`` that says otherwise.
+        algorithm: it makes ``epochs`` in each round, unless its method ``private_passes`` returns another number.
         epochs: ``training.epochs`` of the client.
         rounds: rounds in which the client may still take part.
     """

@@ -68,7 +68,7 @@ class Ask(dict[ClientId, Task]):
             as one without a reply.
 
     Raises:
-        ValueError: ``until`` is no integer, or less than 1.
+        ValueError: ``until`` is not an integer, or is less than 1.
     """
 
     def __init__(self, tasks: Mapping[ClientId, Task], until: int) -> None:
@@ -129,7 +129,7 @@ class State:
 
 @dataclass(frozen=True)
 class Declaration:
-    """What an algorithm declares about its models, as its class attribute ``declares``; these are no hyper-parameters.
+    """What an algorithm declares about its models in its class attribute ``declares``; these are not hyper-parameters.
 
     Attributes:
         holdout: share of its samples, in [0, 1), that each client keeps for testing where the experiment does not set

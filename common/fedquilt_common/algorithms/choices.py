@@ -31,7 +31,7 @@ def check_choices(algorithm: object) -> None:
     """Check every field that has choices.
 
     Raises:
-        ValueError: a field's value is none of its choices; the text names field, value and choices.
+        ValueError: a field's value is not one of its choices; the text names field, value and choices.
     """
     for name, allowed in choices(type(algorithm)).items():
         value = getattr(algorithm, name)

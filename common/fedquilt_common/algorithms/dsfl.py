@@ -3,7 +3,8 @@
 Itahara et al., "Distillation-Based Semi-Supervised Federated Learning for Communication-Efficient Collaborative
 Training with Non-IID Private Data", IEEE Transactions on Mobile Computing 2023, algorithm 1. Clients train on their own
 samples first. The global model is the experiment's; the coordinator trains it on the public samples only. Where the
-distillation has no settings of its own, that takes the experiment's ``training`` and the learning rate of the round.
+distillation has no settings of its own, the coordinator uses the experiment's ``training`` and the learning rate of the
+round.
 """
 
 from __future__ import annotations

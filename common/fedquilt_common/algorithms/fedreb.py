@@ -2,9 +2,9 @@
 
 Liu, "Federated Learning with Rebalanced Dataset", MSc thesis, TU Delft 2023 (the FedReb thesis), chapter 3. The model
 has a base and the head H1; each client adds a private head H2, which starts as a copy of the initial H1 (section 4.3).
-Phase 1 uses the original data: the loss takes the sum of H1 and H2, base and H2 learn, H1 does not change. Phase 2 uses
-the rebalanced data (algorithm 1): the loss takes H1, base and H1 learn. Bases are averaged by original samples, heads
-by effective ones (equations 3.7 to 3.10).
+Phase 1 uses the original data: the loss is that of the sum of H1 and H2; base and H2 learn, H1 does not change. Phase 2
+uses the rebalanced data (algorithm 1): the loss is that of H1; base and H1 learn. Bases are averaged by original
+samples, heads by effective ones (equations 3.7 to 3.10).
 """
 
 from __future__ import annotations

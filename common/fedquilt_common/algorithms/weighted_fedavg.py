@@ -2,8 +2,8 @@
 
 Gad, "Light-weight Federated Learning with Augmented Knowledge Distillation for Human Activity Recognition", MSc thesis,
 Lakehead University 2023, Table 4.1 (``PW`` and ``UW``) and equation 4.10. Each client tests the model that it has
-trained on its own test samples or, without ``data.holdout``, on the official ones. A client whose share is too small to
-keep a test sample weighs as one without right answers.
+trained on its own test samples or, without ``data.holdout``, on the official ones. A client without test samples is
+weighted as if its accuracy were 0.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ def number_event(sensor: str, value: str) -> tuple[int | None, str]:
         value: such as ``ON``.
 
     Returns:
-        None instead of an id if it is no value of such a sensor.
+        None instead of an id if such a sensor cannot have this value.
     """
     kind, digits = sensor[0], re.fullmatch(r".(\d+)", sensor)
     step, repair = _read_temperature(value) if kind == "T" else _read_state(kind, value)

@@ -110,7 +110,7 @@ def smooth_signals(signals: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _read_session(path: Path, place: Path, repairs: Counter[str]) -> _WristSession | None:
-    """Read a file; None if it is no session, has no readings of both kinds, or no whole window."""
+    """Read a file; None if it is not a session, lacks readings of either kind, or has no whole window."""
     name = path.name.lower()
     label = next((number for number, activity in enumerate(ACTIVITIES) if name.startswith(activity)), None)
     if label is None or path.parent == place:

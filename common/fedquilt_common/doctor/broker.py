@@ -242,9 +242,9 @@ def _check_packets(most: int) -> Check:
 
 
 def _check_chunk(transport: MqttTransport, topic: str, events: list[Incoming]) -> list[Check]:
-    """Send a message as large as a chunk to a topic that nobody reads; no result if the broker takes or refuses it.
+    """Send a message as large as a chunk to an unread topic; report a check only if the broker then disconnects.
 
-    Mosquitto's ``message_size_limit`` is in no answer of the broker. A larger message ends the connection.
+    Mosquitto never announces its ``message_size_limit``. A larger message ends the connection.
     """
     size, before = min(CHUNK, transport.max_payload), len(events)
     with _without_warnings():

@@ -46,7 +46,7 @@ def check_relay(settings: Mapping[str, Any]) -> list[Check]:
 
 
 def _describe(config: RelayConfig, owners: Mapping[int, str] | None) -> Check:
-    """Return what the configuration says of the boards; without a list, any board can claim any client."""
+    """Report which boards the configuration lists; without a list, any board can claim any client."""
     head = f"{config.name} serves the site {config.site!r}"
     if owners is None:
         advice = "List the clients of each board: `fedquilt federation broker --site SITE --relay` writes the file"

@@ -218,7 +218,7 @@ def _open_client() -> httpx.Client:
 
 
 def _read_number(text: str) -> int | None:
-    """Return the number that a header has; None if it is none, or too long to be meant."""
+    """Return the number in a header; None if it is not a number, or has too many digits."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER else None
 
 

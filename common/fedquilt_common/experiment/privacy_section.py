@@ -15,7 +15,7 @@ class AdaptiveClip(Section):
     """A clipping norm that follows the clients' updates (Andrew et al., NeurIPS 2021).
 
     Args:
-        quantile: part of the updates that shall not be clipped.
+        quantile: target fraction of updates that stay unclipped (gamma of Andrew et al.).
         rate: how fast the norm follows; after a round it is at most exp(rate) times larger or smaller.
     """
 

@@ -1,7 +1,7 @@
 """Digests of content: XXH3 for what a run sends and stores, SHA-256 for what comes from elsewhere.
 
 XXH3 detects accidents, as on a damaged disk, and takes less than a tenth of the time of SHA-256. Only SHA-256 resists
-somebody who looks for two contents with the same digest. The length of a digest says which one it is.
+somebody who looks for two contents with the same digest. The length of a digest identifies its algorithm.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Make folders, and say which part of a path is no folder."""
+"""Create folders, and name the part of a path that is not a folder."""
 
 from __future__ import annotations
 

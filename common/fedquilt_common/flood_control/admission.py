@@ -43,7 +43,7 @@ class Admission:
         transport: its subscriptions are narrowed while an agent is muted.
         guard: decides which agents flood.
         kinds: what the receiver reads of each agent.
-        own: the receiver's name as an agent, which is never muted; empty: it is none.
+        own: the receiver's name as an agent, which is never muted; empty if it is not an agent.
         is_revoked: whether a board is revoked.
 
     Attributes:
@@ -178,7 +178,7 @@ def _holder(agent: str) -> str:
 
 
 def _units(kind: str, payload: bytes) -> float:
-    """Return what a message costs, even one that turns out to be no valid message, once it is parsed."""
+    """Return what a message costs, even one that parsing then finds to be invalid."""
     if kind == "replies":
         return chunk_units(len(payload))
     return control_units(len(payload), count_in_ranges(payload) if kind == "presence" else 0)

@@ -1,6 +1,6 @@
 """Decides which agents flood: a leaky bucket for each agent, and a mute whose length doubles.
 
-Every message that arrives fills its agent's bucket. A reply that counts takes its messages out again, and the bucket
+Every message that arrives fills its agent's bucket. When a reply counts, its messages are removed again. The bucket
 leaks at a constant rate. An agent whose bucket overflows is muted. All times are monotonic seconds.
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 from fedquilt_common.wire.transport import SMALLEST_PAYLOAD
 
 UNIT_SECONDS: Final = 1e-4
-"""What a unit stands for: about so much of the coordinator's time."""
+"""Approximate seconds of the coordinator's time that one unit stands for."""
 LEAK_PER_SECOND: Final = 100.0
 """Units that leave a bucket in a second."""
 BURST: Final = 500.0
@@ -183,7 +183,7 @@ class FloodGuard:
             return self._fill(agent, units, now)
 
     def refund(self, agent: str, units: float) -> None:
-        """Take units of messages that were of use out of an agent's bucket."""
+        """Remove the units of useful messages from an agent's bucket."""
         with self._lock:
             if account := self._accounts.get(agent):
                 account.level = max(0.0, account.level - units)

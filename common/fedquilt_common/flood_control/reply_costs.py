@@ -1,7 +1,7 @@
-"""Books what replies cost their senders, and what is refunded because the senders' messages were of use.
+"""Books what replies cost their senders, and refunds the cost of useful messages.
 
-These are of use: the messages of a reply that counts, and of the first refused reply of each client in an exchange. An
-agent that restarts sends the latter without any fault of its own.
+Useful messages are those of a reply that counts, and of the first refused reply of each client in an exchange. An agent
+that restarts sends the latter through no fault of its own.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ReplyCosts:
         self._spent[sender, client] += chunk_units(size)
 
     def refund(self, sender: str, client: ClientId) -> None:
-        """Take the messages of a reply out of its sender's bucket."""
+        """Remove the messages of a reply from its sender's bucket."""
         spent = self._spent.pop((sender, client), 0.0)
         self._guard.refund(sender, min(spent, REPLIES * self._reply_units))
 

@@ -65,11 +65,11 @@ class LearningTask(ABC):
 
     @abstractmethod
     def targets(self, y: NDArray[Any]) -> NDArray[Any]:
-        """Return labels as ``loss`` and ``count`` take them.
+        """Return labels in the form that ``loss`` and ``count`` expect.
 
         Args:
-            y: labels as the data set holds them, shape (n, *label_shape). A classification takes soft labels of shape
-                (n, classes), too.
+            y: labels as the data set holds them, shape (n, *label_shape). A classification also accepts soft labels of
+                shape (n, classes).
 
         Returns:
             int64 for classes and words, else float32; n rows.

@@ -11,7 +11,7 @@ LARGEST: Final = 1e300
 
 @dataclass(frozen=True)
 class Metric:
-    """One number that says how good a model is.
+    """One number that measures how good a model is.
 
     Attributes:
         name: key in the scores of a round, such as ``map50``.

@@ -41,7 +41,7 @@ MODELS: dict[str, str] = {
     "yolov8n": "fedquilt_common.models.yolov8n:build",
 }
 DIAGNOSTIC_MODELS: dict[str, str] = {"ballast": "fedquilt_common.models.ballast:ballast"}
-"""Arrays for ``fedquilt bench``, made without torch; they are no models that can be trained."""
+"""Arrays for ``fedquilt bench``, made without torch; they cannot be trained."""
 _GIVEN = ("input_shape", "classes")
 
 

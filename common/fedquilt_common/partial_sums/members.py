@@ -21,7 +21,7 @@ from fedquilt_common.wire.messages import MAX_METRICS, MOST_MEMBERS, Fingerprint
 from fedquilt_common.wire.parsing import MAX_MESSAGE, parse
 
 SEAL_SIZE: Final = 3
-"""Numbers of a seal: 1, and two that tell the clients apart."""
+"""Numbers of a seal: 1, and two that distinguish the clients."""
 _SUSPECTS: Final = 4096
 """Members that are compared with a seal that is wrong; of larger sums, an error may name no client."""
 _FiniteMetric = Annotated[float, Field(allow_inf_nan=False)]
@@ -53,7 +53,7 @@ class SumMember:
 
 
 def encode_members(members: Sequence[SumMember]) -> bytes:
-    """Return the bytes that ``decode_members`` reads; equal values of many members cost next to nothing."""
+    """Return the bytes that ``decode_members`` reads; a column of equal values is stored as one value."""
     names = sorted({name for member in members for name in member.metrics})
     message = _MembersMessage.model_construct(
         clients=[member.client for member in members],

@@ -1,7 +1,7 @@
 """The privacy that noisy training steps spend, as Opacus accounts for it.
 
 A step of DP-SGD (Abadi et al., "Deep Learning with Differential Privacy", CCS 2016) draws each sample with probability
-``rate``, clips its gradient and adds Gaussian noise. ``epsilon_of`` says what all steps spend together.
+``rate``, clips its gradient and adds Gaussian noise. ``epsilon_of`` returns the epsilon of all steps together.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The privacy that rounds with a noisy mean spend, where the privacy unit is a client and a round asks a fixed number.
 
 Two federations are neighbours if one client's samples are replaced by others. A round draws its clients without
-replacement, so their number tells nothing; the amplification by sampling is that of Wang, Balle and Kasiviswanathan,
+replacement, so their number reveals nothing; the amplification by sampling is that of Wang, Balle and Kasiviswanathan,
 "Subsampled Renyi Differential Privacy and Analytical Moments Accountant", AISTATS 2019, theorem 9.
 """
 

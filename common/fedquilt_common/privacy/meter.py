@@ -62,8 +62,8 @@ class PrivacyMeter:
         passes: passes over its samples that the client may still make in the run, with those of this task.
         spent: what trainings have spent on the same samples, in any run.
         noise: that of the run's earlier tasks; None: the first training solves it.
-        open_secret: returns the digest and the secret generator of a training, from JSON values that tell it from any
-            with a different result.
+        open_secret: returns the digest and the secret generator of a training, from JSON values that distinguish it
+            from any training with a different result.
         charges: what this task has spent, by the digest of the training.
         owner: a limit of the board's owner besides the budget; None: the budget is stricter, or there is none.
     """

@@ -1,7 +1,8 @@
 """Which samples a ledger belongs to: training on a sample spends its privacy, whatever shard it is in.
 
 Beside each ledger, ``<name>.samples`` holds a short digest of each of its samples. A client whose samples are in
-several ledgers has spent what all of them say: another partition, seed or a grown file starts no new account.
+several ledgers has spent the entries of all of them together: another partition or seed, or a file that has grown, does
+not start a new account.
 
 The board's own samples (``data.delivery: own``) have their ledgers in the folder ``own``. They count the ledgers of all
 samples that the board received, and these count all own ones, whether they have a sample in common or not. Otherwise a

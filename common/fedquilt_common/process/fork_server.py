@@ -122,7 +122,7 @@ class ForkServer:
         return None
 
     def _read(self, connection: socket.socket) -> ForkedCommand | None:
-        """Take a command, or notice that whoever gave one has closed the connection or died."""
+        """Receive a command, or notice that the requester of one has closed the connection or died."""
         try:
             request, descriptors, _, _ = socket.recv_fds(connection, REQUEST_BYTES, DESCRIPTORS)
         except ConnectionError:
@@ -169,7 +169,8 @@ class ForkServer:
             os.setsid()
         die_with_parent(server)
         handle = os.pidfd_open(os.getpid())
-        _send(connection, {"pid": os.getpid()}, handle)  # a server that dies now leaves no process that nobody knows
+        # if the server dies from here on, the requester already knows the process id
+        _send(connection, {"pid": os.getpid()}, handle)
         os.close(handle)
         self._close()
         for target, descriptor in enumerate(descriptors):

@@ -139,7 +139,7 @@ class ForkedProcess:
             _readable(self._source, seconds)
 
     def _receive(self) -> None:
-        """Take the next message; the process's own end is the only one of a process without a server."""
+        """Receive the next message; without a server, the only one is that the process has ended."""
         if self._is_lost:
             self._close(_LOST)
             return

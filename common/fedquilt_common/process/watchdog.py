@@ -55,8 +55,8 @@ class CountedStop:
 def measure_own_time() -> Callable[[], float]:
     """Return a function that returns the processor seconds of the thread that calls this one; any thread may call it.
 
-    They stay the same while the thread waits, and grow while it works, however long that takes. So the watchdog tells
-    a thread that hangs from one that adds up large replies. It takes a thread that loops for ever for one that works.
+    They stay the same while the thread waits, and grow while it works, however long that takes. So the watchdog
+    distinguishes a thread that hangs from one that adds up large replies. It does not notice an endless loop.
     Always 0 where the system has no such clock, as macOS, which has no systemd either.
     """
     if not hasattr(time, "pthread_getcpuclockid"):
@@ -71,7 +71,7 @@ def report_liveness(pulse: Callable[[], Any]) -> Iterator[None]:
 
     Args:
         pulse: returns a value that stays the same if the process hangs, such as turns of its main loop. Bytes sent
-            are none: the network thread sends pings even if the main thread hangs. Each change is reported.
+            do not qualify: the network thread sends pings even if the main thread hangs. Each change is reported.
     """
     done = threading.Event()
     has_systemd = notify("READY=1")

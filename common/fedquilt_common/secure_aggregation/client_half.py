@@ -1,4 +1,4 @@
-"""The board's half of secure aggregation: secrets, shares, masks, and what a client must never tell."""
+"""The board's half of secure aggregation: secrets, shares, masks, and which shares a client must keep secret."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class SecureClient:
         try:
             return unseal(agree(secrets["cipher"].tobytes(), key, "cipher"), sealed, sender, self.ctx.client)
         except PayloadError as error:
-            log.warning("%s; this client tells none of them", error)
+            log.warning("%s; this client sends none of them", error)
             return bytes(2 * SECRET_BYTES)
 
     def _name(self, task: Task) -> NDArray[np.uint8]:

@@ -137,7 +137,7 @@ def _check_alike(tasks: Mapping[ClientId, Task]) -> None:
 def _collect_keys(clients: Collection[ClientId], scalars: Mapping[str, Scalar]) -> Exchanges[_Keys]:
     """Return the public keys of the clients that answer, uint8 of shape (2, 32), in client order.
 
-    A key that is none would make all other clients fail.
+    A key that is not valid would make all other clients fail.
     """
     request = Task(KEYS, scalars=scalars, expect={"keys": (2, KEY_BYTES)}, dtypes={"keys": _BYTES})
     answers = yield dict.fromkeys(clients, request)
@@ -169,7 +169,7 @@ def _collect_secret_shares(
     survivors: Sequence[ClientId],
     scalars: Mapping[str, Scalar],
 ) -> Exchanges[dict[ClientId, dict[int, bytes]]]:
-    """Return, for each client that was to add masks, the shares of one secret, by the positions of who told them.
+    """Return the shares of one secret of each client that was asked to mask its reply, by the senders' positions.
 
     It is the secret of its own mask, or that of its pairs if it dropped out.
     """
@@ -189,11 +189,11 @@ def _join_secrets(
     keys: _Keys,
     shares: Mapping[ClientId, Arrays],
 ) -> dict[ClientId, bytes]:
-    """Return one secret of each client that was to add masks.
+    """Return one secret of each client that was asked to mask its reply.
 
     Raises:
-        SpoiledSumError: a secret's shares do not give what its owner is bound to, whoever of those that told one is
-            left out.
+        SpoiledSumError: no set of received shares that was tried gives a secret that matches its owner's commitment or
+            public key.
     """
     joiner, secrets = ShareJoiner(threshold), dict[ClientId, bytes]()
     for client, given in told.items():

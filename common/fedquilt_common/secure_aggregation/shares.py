@@ -1,4 +1,4 @@
-"""Secrets from shares of which some are wrong: a client may tell other shares than it has received."""
+"""Secrets from shares of which some are wrong: a client may send shares that differ from those it received."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedquilt_common.secure_aggregation.keys import join_shares
 _WORK: Final = 40_000
 """Limits the sets that are tried for one secret: joining n shares takes time in n^2, 60 ms for 21 of them."""
 _SECRETS: Final = 4
-"""So many times as much is tried for all secrets of a sum together."""
+"""Limit for all secrets of a sum together, as a multiple of the limit for one secret."""
 
 IsRight = Callable[[bytes], bool]
 
@@ -25,7 +25,7 @@ class ShareJoiner:
 
     Attributes:
         threshold: number of shares that give a secret.
-        liars: positions whose share of a secret is wrong: told wrongly, or given wrongly.
+        liars: positions whose share of a secret is wrong: its owner or its receiver sent a wrong one.
     """
 
     threshold: int
@@ -37,7 +37,7 @@ class ShareJoiner:
         """Return a secret, or None if no set of shares that was tried gives it.
 
         Args:
-            shares: what each client told, by its position in the result of ``split_secret``.
+            shares: the share that each client sent, by its position in the result of ``split_secret``.
             is_right: whether a secret is the one that its owner is bound to.
         """
         for chosen in self._sets(sorted(shares)):

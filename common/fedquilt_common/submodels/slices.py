@@ -200,8 +200,8 @@ class Anatomy:
         kept_whole: why some arrays are not cut, by name.
         statistics: names of the means and variances of static batch norms.
         exits_after: for each exit of a model with several, the stage that it follows.
-        start_layers: where the sub-models of AdaptiveFL's pool begin to be cut if the experiment does not say it:
-            layers by number or by name. Empty: the model has no published ones.
+        start_layers: where the sub-models of AdaptiveFL's pool begin to be cut if the experiment does not set
+            it: layers by number or by name. Empty: the model has no published ones.
     """
 
     groups: tuple[Group, ...]

@@ -17,7 +17,7 @@ from fedquilt_common.tracing.trace import Blueprint
 
 _WIDTH: Final = 0.5
 _SAMPLES: Final = SAMPLES + 1
-"""Not as many as when the model was traced, so that a sub-model that only takes as many is refused."""
+"""Differs from the number in the trace, so that a sub-model that accepts only that number is refused."""
 
 
 @refuse_exits()

@@ -36,8 +36,8 @@ class FoundHead:
 def find_heads(module: nn.Module, sample: Tensor | None = None) -> tuple[FoundHead, ...]:
     """Return the heads of 1, 2, ... last linear layers, in the module's present mode, training or evaluation.
 
-    The list ends where the layers are no chain, base and head would share an array, or no base would be left. If the
-    base cannot be traced, it also ends where forward creates a tensor: its numbers could be those of the sample.
+    The list ends where the layers do not form a chain, base and head would share an array, or no base would be left.
+    If the base cannot be traced, it also ends where forward creates a tensor: its numbers could be the sample's.
 
     Args:
         module: the model. One whose numbers are on the meta device must be traceable as a whole.

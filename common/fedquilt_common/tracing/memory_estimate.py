@@ -185,7 +185,7 @@ class _TrainingWalk:
 
     @cached_property
     def gradient_numbers(self) -> list[int]:
-        """For each step, the numbers of its arrays that no later step takes: the backward pass allocates them there."""
+        """For each step, the size of its arrays that no later step uses: the backward pass allocates them there."""
         last = {name: place for place in self.places for name in self.blueprint.steps[place].arrays}
         found = [0] * len(self.blueprint.steps)
         for name, place in last.items():
@@ -194,7 +194,7 @@ class _TrainingWalk:
 
     @cached_property
     def result_bytes(self) -> list[int]:
-        """Bytes of each step's result: layers with matrices make ``size.result``, others what they are given."""
+        """Bytes of each step's result: layers with matrices use ``size.result`` a number, others keep their inputs'."""
         widths: list[int] = []
         for step in self.blueprint.steps:
             given = [widths[place] for place in step.inputs]

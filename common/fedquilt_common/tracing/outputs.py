@@ -17,7 +17,7 @@ from fedquilt_common.user_imports import describe_sys_exit
 OutputForm = tuple[tuple[int, ...], ...]
 """Shape of each output without its first dimension, which runs over the samples."""
 SAMPLES: Final = 2
-"""Samples of an example; a single one could not be told from a dimension that is broadcast."""
+"""Samples of an example; a single one could not be distinguished from a dimension that is broadcast."""
 _SEVERAL: Final = 2
 _REMEDY: Final = (
     "the last output is trained and evaluated, so the model would learn with another output than the one that is "
@@ -89,7 +89,7 @@ def check_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: str) ->
         The shape of each output without the samples; none with a loss of its own.
 
     Raises:
-        ExperimentError: its outputs differ in form, are no tensors, or it does not run on such samples.
+        ExperimentError: its outputs differ in form or are not tensors, or it does not run on such samples.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         module = build()

@@ -49,7 +49,7 @@ def _is_optional(parameter: inspect.Parameter) -> bool:
 
 @contextlib.contextmanager
 def _traced_factories() -> Iterator[None]:
-    """Let functions that make a tensor from sizes take symbols, which ``torch.fx`` alone does not."""
+    """Let functions that make a tensor from sizes accept symbols, which ``torch.fx`` alone does not."""
     originals = {name: getattr(torch, name) for name in _FACTORIES}
     for name, original in originals.items():
         setattr(torch, name, _take_symbols(original))
@@ -161,7 +161,7 @@ def _quote_line(file: str, number: int) -> str:
 
 
 def plain_tensors(module: nn.Module, graph: fx.Graph) -> dict[str, Tensor]:
-    """Return the tensors, of any shape, that the graph takes from the module and that are no parameters or buffers.
+    """Return the tensors, of any shape, that the graph reads from the module and that are not parameters or buffers.
 
     ``torch.fx`` makes the tensors that forward creates attributes of the module.
     """

@@ -60,7 +60,7 @@ class ForwardPass:
     Attributes:
         graph: its operations.
         rewrites: from (node, path of the argument) to the dimensions whose sizes the model's code contains.
-        constants: tensors that it contains and that are no arrays of the model, such as those that forward makes.
+        constants: tensors that the graph uses and the model does not store, such as those that forward makes.
     """
 
     graph: fx.Graph
@@ -180,7 +180,7 @@ def _check_modes(modes: dict[bool, _Mode], skipped: set[str]) -> dict[bool, _Mod
 
     Args:
         modes: the forward passes.
-        skipped: parameters that only evaluation takes.
+        skipped: parameters that only evaluation uses.
     """
     reasons = [f"training leaves '{name}' out" for name in sorted(skipped)]
     reasons += [f"{'training' if training else 'evaluation'} {mode.obstacle}"
@@ -194,7 +194,7 @@ def _check_modes(modes: dict[bool, _Mode], skipped: set[str]) -> dict[bool, _Mod
 
 
 def _unused(module: nn.Module, walk: Walk) -> set[str]:
-    """Names of the parameters to train that no operation takes."""
+    """Names of the parameters to train that no operation uses."""
     parameters = module.named_parameters()
     return {name for name, p in parameters if p.requires_grad and id(p) not in walk.tensors}
 
@@ -268,7 +268,7 @@ def _step(operation: Operation, place: Mapping[int, int]) -> Step:
 
 
 def _pick_operations(modes: Mapping[bool, _Mode]) -> list[Operation]:
-    """Operations of the forward pass that takes most arrays: training, unless it leaves layers out."""
+    """Operations of the forward pass that uses the most arrays: training, unless it leaves layers out."""
     return max(
         (mode.walk.operations for mode in modes.values()),
         key=lambda operations: len({name for operation in operations for name in operation.arrays}),

@@ -108,7 +108,7 @@ def look_up(features: NDArray[np.float32]) -> BatchFeatures:
 
 
 def model_contrast(near: BatchFeatures, far: BatchFeatures, weight: float, temperature: float) -> BatchLoss:
-    """Add MOON's contrastive loss: features shall be like ``near`` rather than ``far``, by their cosine similarity.
+    """Add MOON's contrastive loss: features become more similar to ``near`` than to ``far``, by cosine.
 
     Li et al., "Model-Contrastive Federated Learning", CVPR 2021, equation 3.
 

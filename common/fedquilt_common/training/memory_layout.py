@@ -128,7 +128,8 @@ def evaluated_form(module: nn.Module, x: NDArray[Any]) -> OutputForm | None:
         x: samples of shape (n, *input_shape).
 
     Returns:
-        The form; None if training may have another one, or cannot, because its code is known.
+        The form; None if the model has a ``training_loss``, so that training may have another one, or if its code is
+        known, so that training cannot.
     """
     if is_known(module) or hasattr(module, "training_loss"):
         return None

@@ -107,10 +107,10 @@ def evaluation_device(training: Training) -> str:
 
 
 def occupy_device(training: Training) -> None:
-    """Let CUDA and its libraries take what they need for themselves, so that free memory no longer includes it.
+    """Let CUDA and its libraries allocate the memory that they need, so that free memory no longer includes it.
 
-    They take it when they are first used: the code of their kernels, and workspaces for each thread. Nothing happens
-    if training will run on the processor.
+    They allocate it when they are first used: the code of their kernels, and workspaces for each thread. Nothing
+    happens if training will run on the processor.
     """
     if evaluation_device(training) == "cuda":
         fix_workspaces()

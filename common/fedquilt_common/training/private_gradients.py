@@ -128,7 +128,7 @@ class PrivateGradients:
             samples: their number, 1 or more.
 
         Raises:
-            ExperimentError: the gradient of a single sample cannot be told from those of the others.
+            ExperimentError: the gradient of a single sample cannot be separated from those of the others.
         """
         self._clear()
         with _ignore_hook_warning():
@@ -163,7 +163,9 @@ class PrivateGradients:
             parameter.grad = parameter.grad_sample = None  # type: ignore[attr-defined]
 
     def draw_batches(self, samples: int) -> Iterator[NDArray[np.int64]]:
-        """Yield the positions of each step's samples in an epoch, int64 of shape (k,); each is equally likely to be in.
+        """Yield the positions of each step's samples in an epoch, int64 of shape (k,).
+
+        Each step draws each sample independently with the probability ``rate`` (Poisson sampling).
 
         Args:
             samples: number of samples to draw from.

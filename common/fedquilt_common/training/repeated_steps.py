@@ -15,7 +15,7 @@ from fedquilt_common.training.optimisers import Optimiser
 
 
 def repeat_until_taken(module: nn.Module, optimiser: Optimiser, compute_loss: Callable[[], Tensor]) -> None:
-    """Repeat a step that the optimiser skipped, at smaller and smaller scales of the loss, until it takes it.
+    """Repeat a step that the optimiser skipped, at ever smaller scales of the loss, until it succeeds.
 
     The module's buffers do not change: the skipped step has counted its batch in the statistics of the norms already.
 

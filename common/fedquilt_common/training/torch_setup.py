@@ -45,7 +45,7 @@ class _FilledMemory:
             self._leaving += 1
 
     def restore(self) -> None:
-        """Set what was set before, once nobody leaves memory any more."""
+        """Restore the earlier setting, once called as often as ``leave``."""
         with self._lock:
             self._leaving -= 1
             if self._leaving == 0:
@@ -65,7 +65,7 @@ def leave_new_memory() -> Iterator[None]:
     A layer that reads memory before it is written then gives NaN instead of other numbers in each run. Enter the
     context when the layers have run once: filling takes up to 14 % of a step.
     """
-    if not hasattr(torch.utils, "deterministic"):  # torch 2.1 cannot be told
+    if not hasattr(torch.utils, "deterministic"):  # torch 2.1 has no such setting
         yield
         return
     _FILLED_MEMORY.leave()

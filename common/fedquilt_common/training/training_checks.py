@@ -13,7 +13,7 @@ from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import Arrays
 
 _NAMED: Final = 8
-"""A message names no more parameters."""
+"""Most parameters that a message names."""
 
 
 def check_only(only: object, arrays: Arrays, part: object) -> None:
@@ -25,7 +25,7 @@ def check_only(only: object, arrays: Arrays, part: object) -> None:
         part: what is trained of the model. With a sub-model, names of the whole model are allowed.
 
     Raises:
-        ValueError: it is no collection of names, or empty, or has a name that the model does not have.
+        ValueError: it is not a collection of names, or empty, or has a name that the model does not have.
     """
     if only is None:
         return
@@ -66,7 +66,7 @@ def check_loss(value: object, function: Callable[..., Any]) -> None:
     """Check what a loss returned; ``function`` is the loss.
 
     Raises:
-        ValueError: it is no tensor with a single number, or has no gradient.
+        ValueError: it is not a tensor with a single number, or has no gradient.
     """
     if not isinstance(value, Tensor) or value.numel() != 1:
         raise ValueError(
@@ -83,7 +83,7 @@ def check_penalty(value: object, function: Callable[..., Any]) -> None:
     """Check what a penalty returned; ``function`` is the penalty. A constant is allowed.
 
     Raises:
-        ValueError: it is no single number.
+        ValueError: it is not a single number.
     """
     if value.numel() != 1 if isinstance(value, Tensor) else not isinstance(value, Real):
         raise ValueError(

@@ -60,7 +60,7 @@ class BrokerAddress:
 
 
 def hide_password(url: str) -> str:
-    """Return a URL without its user and password, which must not reach a log; it may be no valid URL."""
+    """Return a URL without its user and password, which must not reach a log; it may be an invalid URL."""
     return url if "@" not in url else f"...@{url.rpartition('@')[2]}"
 
 

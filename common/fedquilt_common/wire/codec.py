@@ -246,7 +246,7 @@ class PackedArrays(Mapping[str, NDArray[Any]]):
     def block(self, name: str, start: int, stop: int) -> NDArray[Any]:
         """Elements ``start`` to ``stop`` of the flattened array, shape (stop - start,); fp16 and bf16 as float32.
 
-        ``stop`` may lie behind the array's end if arrays of the same dtype follow it, as ``layout`` tells.
+        ``stop`` may lie behind the array's end if arrays of the same dtype follow it in ``layout``.
         """
         place = self._entries[name]
         kind = DTYPES[place.dtype]

@@ -72,7 +72,7 @@ def explain_answer(address: BrokerAddress, code: int, name: str) -> Disconnected
 
 
 def _advise_on_credentials(address: BrokerAddress) -> str:
-    """Say what to correct of how the client authenticates."""
+    """Return advice on how to correct the client's credentials."""
     if address.cert and not address.username:
         return f"Check that the broker knows the user of the certificate {address.cert}: its ACL names all users"
     if not address.username:

@@ -105,7 +105,7 @@ def read_header(header: bytes, size: int) -> tuple[dict[str, str], Mapping[str, 
         size: bytes of the whole container.
 
     Raises:
-        PayloadError: the header is no valid one, arrays overlap or leave gaps, or their dtypes are never sent.
+        PayloadError: the header is not valid, arrays overlap or leave gaps, or their dtypes are never sent.
     """
     try:
         texts, arrays = _divide(header.decode())

@@ -98,7 +98,7 @@ class PublishPacket:
 
 
 def is_success(acknowledgement: bytearray) -> bool:
-    """Whether the content of a PUBACK says no more than that the broker has the message."""
+    """Whether the content of a PUBACK only confirms that the broker has the message."""
     return len(acknowledgement) == 2 or (len(acknowledgement) == 3 and acknowledgement[2] < _FAILURE)
 
 
@@ -128,7 +128,7 @@ def parse_length(data: Sequence[int], at: int) -> tuple[int | None, int]:
 
 
 def parse_publish(data: bytes, at: int) -> PublishBegin | None:
-    """Return how the packet at ``at`` begins; None if it is no PUBLISH, a retained one, or malformed.
+    """Return how the packet at ``at`` begins; None if it is not a PUBLISH, is retained, or is malformed.
 
     Raises:
         IndexError: the data ends before what it returns.

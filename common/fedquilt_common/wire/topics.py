@@ -264,7 +264,7 @@ class Topics:
         """Parse a topic of this federation.
 
         Raises:
-            ProtocolError: it is none of the topics in ``TOPIC_RULES``.
+            ProtocolError: it is not one of the topics in ``TOPIC_RULES``.
         """
         head = self._below("")
         address = _parse_levels(topic[len(head) :]) if topic.startswith(head) else None

@@ -108,7 +108,7 @@ def _execute(run: CentralRun, stop: StopSignal, store: StatusStore) -> None:
 
 
 def describe_model_error(error: BaseException, model: str, round: int) -> str:
-    """Return what a user's model did wrong, where, and what to do; empty if the error is none of it.
+    """Return what a user's model did wrong, where, and what to do; empty if the model did not cause the error.
 
     Args:
         error: was raised in training and caught.

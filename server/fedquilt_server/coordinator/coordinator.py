@@ -294,7 +294,7 @@ class Coordinator:
     # -- messages ------------------------------------------------------------------------------
 
     def _deliver(self, incoming: Incoming) -> None:
-        """Take what the transport delivers, in its thread: what is not admitted is dropped here."""
+        """Queue what the transport delivers, in its thread; drop what is not admitted."""
         if self._leftovers.has(incoming) or not self._admission.turns_away(incoming):
             self._inbox.messages.put(incoming)
 

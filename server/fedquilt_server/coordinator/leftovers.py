@@ -29,7 +29,7 @@ class Leftovers:
         return agent in self._revoked
 
     def follow(self, revoked: frozenset[str]) -> None:
-        """Take over the boards that are revoked now, and fetch what the broker retains of the new ones."""
+        """Store which boards are revoked now, and fetch what the broker retains of the newly revoked ones."""
         new, self._revoked = revoked - self._revoked, revoked
         for agent in sorted(new):
             filters = self._topics.filters(*AGENT_KINDS, agent=agent)

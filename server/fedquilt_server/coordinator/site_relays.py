@@ -51,7 +51,7 @@ class SiteRelays:
             (self._relays if presence.site_relay else self._site_of)[presence.agent] = presence.site
 
     def site_of(self, relay: str) -> str | None:
-        """Return the site whose relay an agent is; None if it is none, is not connected, or the inventory differs."""
+        """Return the site whose relay an agent is; None if it is not one or not connected, or the inventory differs."""
         site = self._relays.get(relay)
         if site is None or relay not in self._machine.agents:
             return None

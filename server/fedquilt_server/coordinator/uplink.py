@@ -119,7 +119,7 @@ class Uplink:
             self._record(replies)
 
     def open(self, expected: dict[ClientId, ExpectedReply]) -> None:
-        """Take replies to an exchange from now on, and drop what is under way to tasks that do not go on.
+        """Accept replies to an exchange from now on, and drop unfinished replies to tasks that do not go on.
 
         Args:
             expected: the clients that have not replied yet.
@@ -293,7 +293,7 @@ class Uplink:
         self._receipts.send_receipt(Receipt(*ids, digest, outcome, reason, damaged, final), members=members)
 
     def _members_counted(self, address: Address, digest: str) -> list[ClientId]:
-        """Return the clients that count with a partial sum; none if it does not count, or is no sum."""
+        """Return the clients that count with a partial sum; none if it does not count, or is not a sum."""
         exchange = self._run.machine.exchange
         replies = {} if exchange is None else exchange.replies
         first = replies.get(address.client)

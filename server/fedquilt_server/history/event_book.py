@@ -162,10 +162,10 @@ class EventBook:
 
 
 def describe_deadline(exchange: Exchange, *, waits: bool = False) -> str:
-    """Return the sentence on an exchange that its deadline closed, or opened again for other clients.
+    """Describe a deadline that has passed, in a sentence.
 
     Args:
-        waits: it did neither, because too few clients have replied.
+        waits: the exchange stays open, because fewer clients than the quorum have replied.
     """
     missing = f"{plural('client', len(exchange.missing))} {ranges(exchange.missing)}"
     went_on = f"too few for the quorum, so the round waits for {missing}" if waits else f"without {missing}"

@@ -42,7 +42,7 @@ class AppendedCsv:
             write_atomically(self.path, ",".join(self._columns) + "\n" + csv_text(rows, self._columns))
 
     def append(self, rows: Sequence[BaseModel]) -> None:
-        """Append rows to the file; a file that is missing or ends within a line is mended first.
+        """Append rows to the file, which is created if it is missing; call ``repair`` after a crash.
 
         Raises:
             RunFolderError: the disk is full or read-only.

@@ -90,7 +90,7 @@ class CheckedAlgorithm(AlgorithmWrapper):
         """Return the algorithm's scores.
 
         Raises:
-            AlgorithmError: the algorithm's code raises an error, or returns what are no scores.
+            AlgorithmError: the algorithm's code raises an error, or returns something else than scores.
         """
         at = f"{self.name}.evaluate, round {ctx.round}"
         scores = self._call(at, self.inner.evaluate, state, ctx)

@@ -265,7 +265,7 @@ class Workbench(ExperimentTools):
             )
 
     def _check_untested(self) -> None:
-        """Check that nobody tests on the data set's test samples, of which there are none.
+        """Check that no test needs official test samples, because the data set has none.
 
         Raises:
             ExperimentError: the coordinator or the clients test on them.

@@ -1,6 +1,6 @@
 """Attacks the models of a finished run by membership inference.
 
-Two attacks. The loss threshold takes a sample with a low loss for a member (Yeom et al., "Privacy Risk in Machine
+Two attacks. The loss threshold classifies a sample with a low loss as a member (Yeom et al., "Privacy Risk in Machine
 Learning", CSF 2018, adversary 2). The likelihood ratio compares the model's confidence on a sample with those of shadow
 models that have seen it and of others that have not (Carlini et al., "Membership Inference Attacks From First
 Principles", IEEE S&P 2022, algorithm 1).

@@ -28,7 +28,7 @@ class PrivacyBound:
         """Return the largest part of the members that a test can find.
 
         Args:
-            fpr: part of the non-members that the test takes for members, in [0, 1].
+            fpr: part of the non-members that the test classifies as members, in [0, 1].
         """
         swapped = 1 - math.exp(-self.epsilon) * (1 - self.delta - fpr)
         return min(1.0, self._grow(fpr), max(swapped, 0.0))
@@ -42,7 +42,7 @@ class PrivacyBound:
 
     @property
     def _grow_by(self) -> float:
-        return math.exp(min(self.epsilon, 700.0))  # e^700 is the largest power of ten that a float has
+        return math.exp(min(self.epsilon, 700.0))  # e^710 overflows
 
     def _grow(self, fpr: float) -> float:
         return self._grow_by * fpr + self.delta

@@ -1,7 +1,7 @@
 """The samples of an audit: members, which clients trained on, and non-members of the same data set.
 
-Both have the same classes in the same numbers. Otherwise an attack would find out that a client has a class, instead
-of which of its samples it has.
+Both have the same classes in the same numbers. Otherwise the attack would detect the client's classes instead of its
+samples.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Candidates:
 
     @property
     def members(self) -> SampleIndices:
-        """SampleIndices of the compared members."""
+        """Positions of the compared members, int64 of shape (n,)."""
         return self.compared[self.is_member[self.compared]]
 
     @property
     def others(self) -> SampleIndices:
-        """SampleIndices of the compared non-members."""
+        """Positions of the compared non-members, int64 of shape (n,)."""
         return self.compared[~self.is_member[self.compared]]
 
 

@@ -1,6 +1,6 @@
 """Scores of membership inference, and how well they tell members from non-members. Pure: numpy and scipy only.
 
-A score is the larger, the more a sample looks like a member.
+A higher score means that the sample looks more like a member.
 """
 
 from __future__ import annotations

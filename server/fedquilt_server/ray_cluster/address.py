@@ -1,4 +1,4 @@
-"""Check the address of a Ray cluster before Ray does, which takes two minutes to find out that it is none."""
+"""Check the address of a Ray cluster first: Ray itself needs two minutes to find out that no cluster is there."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class AgentLife:
         self._expected = node
 
     def advance(self) -> None:
-        """Take the result of the actor that is there, and do what follows.
+        """Fetch the finished result of the actor, and do what follows.
 
         Raises:
             ActorLostError: the actor has died.

@@ -83,7 +83,7 @@ def _changes(measurements: Measurements, widths: Mapping[str, float]) -> dict[Cl
 
 
 def _cost(bench: Workbench, width: float) -> WidthCost:
-    """Return the seconds that this machine trains a sub-model, and its bytes; the whole model is none."""
+    """Return the seconds that this machine needs to train the model at a width, at most 1, and its bytes."""
     part = prefix(bench.anatomy, width, "floor")
     whole = bench.first_model()
     arrays, used = (whole, None) if part.is_full else (cut(whole, part), part)

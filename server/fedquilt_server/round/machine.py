@@ -365,7 +365,7 @@ class Machine:
             exchange.deadline = None
             return []
         enough = self.policy.least(exchange.able)
-        stuck = len(exchange.replies) + len(missing & set(self.host_of)) < enough  # so the silent ones are needed again
+        stuck = len(exchange.replies) + len(missing & set(self.host_of)) < enough  # so the silent clients are needed
         others = set(self.host_of if stuck else self._fleet()) - missing - self._declined
         if len(others) < self.policy.least(self.policy.clients - len(self._declined)):
             exchange.deadline = at + self.policy.deadline

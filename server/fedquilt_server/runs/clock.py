@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass
 class _Moment:
-    """One moment, as Unix time and on the clock that nobody sets."""
+    """One moment, as Unix time and on the monotonic clock."""
 
     wall: float
     steady: float

@@ -34,7 +34,7 @@ class OverlappedEvaluation:
         self._running: Future[TimedScores] | None = None
 
     def start(self, call: EvaluationCall) -> None:
-        """Start an evaluation; the one before has been taken."""
+        """Start an evaluation; the result of the one before must have been fetched with ``take``."""
         assert self._running is None  # noqa: S101 - the driver takes it before a round closes
         self._running = self._threads.submit(evaluate, call)
 

@@ -50,7 +50,7 @@ _OWN_FIELDS: Final = frozenset(
 )
 """Names in ``State.report`` whose values have a field of their own in the row."""
 OTHER_VERSION: Final = "is damaged, or of another version ({}); use the version of the run, or name another run"
-"""What is wrong with a recorded experiment that this version does not accept; it takes the reason."""
+"""What is wrong with a recorded experiment that this version does not accept; the placeholder is for the reason."""
 SHARE: Final = 0.05
 """The largest share of a run's time that writing result files takes, except at its end."""
 

@@ -20,7 +20,7 @@ TAG: Final = "fedquilt.run"
 ROUND: Final = "round"
 """Metric with the number of the last round, from which a resumed run continues."""
 MOST_METRICS: Final = 1000
-"""Metrics that a server takes at a time."""
+"""Most metrics that a server accepts in one request."""
 MOST_PARAMETERS: Final = 100
 LONGEST_PARAMETER: Final = 500
 _STATUS: Final[Mapping[RunStatus, str]] = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}

@@ -51,7 +51,7 @@ class Sinks:
 
 @contextmanager
 def open_sinks(tensorboard: Path | None, mlflow: str | None, experiment: Experiment) -> Iterator[Sinks]:
-    """Open the sinks until the block ends; it then waits some seconds for what they still have to take.
+    """Open the sinks until the block ends; it then waits some seconds for what they still have to write.
 
     Args:
         tensorboard: TensorBoard's log folder; None without TensorBoard.

@@ -52,11 +52,11 @@ class Sink(Protocol):
         ...
 
     def write(self, round: int, scalars: Mapping[str, float]) -> None:
-        """Take the numbers of a round, durably."""
+        """Write the numbers of a round, durably."""
         ...
 
     def end(self, status: RunStatus) -> None:
-        """Take how the run has ended, and close."""
+        """Record how the run has ended, and close."""
         ...
 
 

@@ -44,7 +44,7 @@ class BudgetUse(BaseModel):
 
 
 class BudgetMeter:
-    """Takes the rounds of a run, one after the other.
+    """Adds up what the rounds of a run spend, one after the other.
 
     Args:
         budget: the experiment's limits.

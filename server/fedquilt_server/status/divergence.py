@@ -20,13 +20,13 @@ UNTRAINED_ROUNDS: Final = 3
 
 @dataclass
 class DivergenceDetector:
-    """Takes the rounds of a run, one after the other.
+    """Checks the rounds of a run, one after the other.
 
     Args:
         classes: number of classes of the data set; None for a regression and for runs that do not train.
 
     Attributes:
-        warning: what is wrong after the last round that was taken; empty if nothing is.
+        warning: what is wrong after the last checked round; empty if nothing is.
     """
 
     classes: int | None
@@ -37,7 +37,7 @@ class DivergenceDetector:
     _untrained: int = 0
 
     def take(self, row: RoundResult) -> bool:
-        """Take the next round's results; returns whether divergence begins with it."""
+        """Check the next round's results; returns whether divergence begins with it."""
         before = self.warning
         self.warning = self._check_training(row) or self._check_loss(row) or self._check_accuracy(row)
         return bool(self.warning) and not before

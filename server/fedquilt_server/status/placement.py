@@ -81,7 +81,7 @@ class PlacementReader:
     """Reads the file of a run folder again when it has changed.
 
     Args:
-        folder: the run folder. What the file holds already is no news.
+        folder: the run folder. What its file already holds is not reported.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -70,7 +70,7 @@ def worst_problem(snapshot: Snapshot) -> str:
 
 
 def list_problems(snapshot: Snapshot) -> list[RunProblem]:
-    """List the problems of a run, worst first. After its end, a board that leaves is none."""
+    """List the problems of a run, worst first. After the run's end, a board that leaves is not a problem."""
     if snapshot.phase in ENDED:
         return [*_ending(snapshot), *_divergence(snapshot)]
     return [

@@ -59,7 +59,7 @@ class SweepProgress:
         self._live.stop()
 
     def begin(self, plan: SweepPlan, states: Sequence[SweptRun]) -> None:
-        """Take the sweep's runs; rounds that are finished already do not count for the end that is estimated."""
+        """Start with the sweep's runs; rounds that are already finished do not count in the estimate of the end."""
         self._plan, self._states = plan, list(states)
         self._ended = {index: state.status for index, state in enumerate(states) if state.status == "finished"}
         done = [

@@ -1,4 +1,4 @@
-"""Take states from a thread of its own, so that a page or a disk that hangs does not delay the terminal."""
+"""Collect states in a thread of its own, so that a page or a disk that hangs does not delay the terminal."""
 
 from __future__ import annotations
 

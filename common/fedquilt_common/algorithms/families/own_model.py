@@ -131,7 +131,7 @@ class OwnModel(ABC):
         return {"logits": logits}
 
     def decode(self, arrays: Arrays, classes: int) -> Logits:
-        """Return labels as ``loss`` takes them, float32 of shape (n, classes), from what ``encode`` returned."""
+        """Return the labels for ``loss``, float32 of shape (n, classes), from what ``encode`` returned."""
         return np.asarray(arrays["logits"])
 
     def label_shapes(self, ctx: ServerContext) -> Shapes:
@@ -250,7 +250,10 @@ class OwnModel(ABC):
         return student.train(model, data, seed=seed, loss=deepest, epochs=self.kd_epochs, public=loss is None)
 
     def _train(self, ctx: ClientContext, due: bool) -> dict[str, float]:
-        """Train on the client's own samples the first time, and where it is ``due``; return metrics."""
+        """Train on the client's own samples and return metrics.
+
+        The first training begins with the warm-up; the round's epochs follow if ``due``.
+        """
         epochs = (0 if ctx.memory else self.warm_up_epochs) + (ctx.learner.epochs if due else 0)
         arrays = load_own_model(ctx)
         if not epochs:
