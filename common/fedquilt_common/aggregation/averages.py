@@ -147,8 +147,8 @@ def aggregate(model: Arrays, updates: Mapping[ClientId, SubModelUpdate]) -> dict
 def _check_weights(weights: Mapping[ClientId, float]) -> None:
     if not weights:
         raise PayloadError("there is no reply to average")
-    if not all(0 <= weight < math.inf for weight in weights.values()) or sum(weights.values()) <= 0:
-        raise PayloadError("the replies' weights must be finite, not negative and not all zero")
+    if not all(weight >= 0 for weight in weights.values()) or not 0 < sum(weights.values()) < math.inf:
+        raise PayloadError("the replies' weights must not be negative, and their sum must be finite and not zero")
 
 
 def run_steps(steps: Sequence[Filling], results: Arrays) -> None:

@@ -36,7 +36,8 @@ def lock_folder(folder: Path, wait: float = WAIT_SECONDS, name: str = LOCK) -> I
         The open lock file. Closing it releases the lock; the system releases the lock of a dead process.
 
     Raises:
-        FolderInUseError: another process holds the lock after ``wait`` seconds, or ``folder`` or a parent is a file.
+        FolderInUseError: another process holds the lock after ``wait`` seconds, ``folder`` or a parent is a file, or
+            its file system has no locks.
     """
     create_folder(folder)
     file = (folder / name).open("a+")
@@ -48,6 +49,10 @@ def lock_folder(folder: Path, wait: float = WAIT_SECONDS, name: str = LOCK) -> I
             if time.monotonic() >= end:
                 raise _in_use(folder, file) from None
             time.sleep(0.05)
+        except OSError as error:  # such as NFS without its lock service
+            file.close()
+            message = f"{folder}: its file system cannot lock files ({error.strerror}): choose a folder on a local disk"
+            raise FolderInUseError(message) from None
         else:
             _write_holder(file)
             return file

@@ -44,7 +44,8 @@ def _add_to_layer(
 ) -> LayerCoverage:
     size = anatomy.groups[group].size
     latest: NDArray[np.int64] = np.zeros(size, np.int64)
-    sums = {board: share * replies[board] for board, share in before.boards.items()} if before else {}
+    shares = before.boards if before else {}  # a damaged file may name boards without replies
+    sums = {board: share * replies[board] for board, share in shares.items() if board in replies}
     counts = dict(replies)
     for part, board in zip(parts, boards, strict=True):
         trained = _trained_channels(part, group)

@@ -19,15 +19,15 @@ def memory_table(groups: Sequence[RunGroup]) -> ReportTable:
     columns = (
         Column("group", "group"), Column("precision", "precision"), Column("runs", "runs", "count"),
         Column("clients", "clients", "count", "clients that trained in some run"),
-        Column("memory_peak_mean", "peak memory, mean", "bytes", f"{_PROCESS}: mean over the clients that report it"),
+        Column("memory_peak_mean", "peak memory, mean", "bytes", f"{_PROCESS}: mean over the clients"),
         Column("memory_peak", "peak memory, highest", "bytes", f"{_PROCESS}: highest over the clients"),
-        Column("gpu_memory_peak_mean", "GPU peak memory, mean", "bytes", f"{_GPU}: mean over the clients that report it"),
+        Column("gpu_memory_peak_mean", "GPU peak memory, mean", "bytes", f"{_GPU}: mean over the clients"),
         Column("gpu_memory_peak", "GPU peak memory, highest", "bytes", f"{_GPU}: highest over the clients"),
     )  # fmt: skip
     rows = tuple(_group_row(group, precision) for group in groups for precision in _precisions(group))
     meaning = (
         "Peak memory of a training, as the boards measured it. Mean \N{PLUS-MINUS SIGN} sample standard deviation over "
-        "the runs of a group; each client counts with the mean of its trainings."
+        "the runs of a group; each client that reports it counts with the mean of its trainings."
     )
     return ReportTable("memory", "Memory of training", meaning, columns, rows)
 

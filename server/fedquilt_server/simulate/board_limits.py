@@ -25,8 +25,10 @@ _PERIOD: Final = 100_000
 _SWAP: Final = "memory.swap.max"
 _SUPERVISOR: Final = "fedquilt-simulate"
 _PROBE_SECONDS: Final = 10.0
-_PROBE: Final = 'g=/sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup); cat "$g/memory.max" "$g/cpu.max"'
-"""Prints the limits of its own group; ``max`` where there is none."""
+_PROBE: Final = (
+    'g=/sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup); for f in memory.max cpu.max; do cat "$g/$f" || echo; done'
+)
+"""Prints the limits of its own group, one in each line; ``max`` where there is none, nothing without the file."""
 
 
 class LimitsError(FedquiltError):

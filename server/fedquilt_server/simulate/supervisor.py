@@ -198,8 +198,9 @@ def _size(log: Path) -> int:
 
 def _failure(spec: ChildSpec, code: int, log_start: int) -> RunFailedError:
     """Return the error of a child that is given up: the coordinator's own message, which is complete, or its log."""
-    tail = "\n".join(spec.log.read_bytes()[log_start:].decode(errors="replace").strip().splitlines()[-15:])
-    message = last_error(tail) if spec.role == "coordinator" and code in spec.final_codes else ""
+    text = spec.log.read_bytes()[log_start:].decode(errors="replace").strip()
+    tail = "\n".join(text.splitlines()[-15:])
+    message = last_error(text) if spec.role == "coordinator" and code in spec.final_codes else ""
     error = RunFailedError(message or f"{spec.name} {describe_exit(code)}. The end of its log ({spec.log}):\n{tail}")
     if code in spec.final_codes | {BrokerUnreachableError.exit_code}:
         error.exit_code = code

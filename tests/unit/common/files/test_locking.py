@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from socket import gethostname
@@ -34,3 +35,12 @@ def test_a_longer_number_of_an_earlier_holder_does_not_remain(tmp_path: Path) ->
     (tmp_path / ".lock").write_text("99999999999999999\n")
     with lock_folder(tmp_path):
         assert (tmp_path / ".lock").read_text() == f"{os.getpid()} {gethostname()}\n"
+
+
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(FolderInUseError, match=r"cannot lock files \(No locks available\): choose a folder on a local"):
+        lock_folder(tmp_path)

@@ -52,6 +52,8 @@ def test_a_layer_that_a_sub_model_leaves_out_is_not_trained() -> None:
 def test_a_file_of_another_model_is_dropped() -> None:
     found = add_round(Coverage(rounds=7, layers=[]), {0: part(0, 1)}, {})
     assert (found.rounds, found.replies) == (1, {"": 1})
+    unknown = add_round(found.model_copy(update={"replies": {}}), {0: part(0, 1)}, {})  # a damaged file
+    assert unknown.layers[0].boards == found.layers[0].boards
 
 
 WIDTHS = (1.0, 0.5, 0.25)
