@@ -45,6 +45,8 @@ def _advise(name: str | None, folder: Path) -> str:
     advice = "Free disk space there, or make it writable"
     if name in _OF_A_FAULTY_DISK:
         advice = _FAULTY
+    elif name in ("EACCES", "EPERM"):
+        advice = "Let this user read and write it"
     elif name == "EISDIR":
         advice = "A folder is in the place of a file: move it away"
     elif name in ("ENOENT", "ENOTDIR"):

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from fedquilt_common.errors import ExperimentError, FederationError
 from fedquilt_common.experiment.agent_config import parse_clients
+from fedquilt_common.files.file_stamp import stamp
 from fedquilt_common.files.yaml_text import MAX_OWN_CHARACTERS, load_yaml, read_text
 from fedquilt_common.types import Assignments, ClientId
 from fedquilt_common.wire.topics import COORDINATOR
@@ -41,14 +42,14 @@ class InventoryFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._stamp = _stamp_of(path)
+        self._stamp = stamp(path)
         self._assignments = read_assignments(path)
 
     def assignments(self) -> Assignments:
         """Return what the inventory decides; the last valid assignments if the file has become unreadable."""
-        stamp = _stamp_of(self.path)
-        if stamp != self._stamp:
-            self._stamp = stamp
+        found = stamp(self.path)
+        if found != self._stamp:
+            self._stamp = found
             try:
                 self._assignments = read_assignments(self.path)
             except FederationError as error:
@@ -144,12 +145,3 @@ def _mapping(value: Any, where: str) -> Mapping[str, Any]:
     if value is None or isinstance(value, dict):
         return value or {}
     raise ExperimentError(f"{where} has {value!r} where its variables or hosts belong")
-
-
-def _stamp_of(path: Path) -> tuple[int, int, int] | None:
-    """Return what changes when a file is replaced or written; None if it cannot be read."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
