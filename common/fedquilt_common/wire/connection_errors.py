@@ -17,7 +17,10 @@ _OWN_CERTIFICATE: Final = (
     "The broker may refuse this machine's certificate. Check that it is not revoked and is of this federation: "
     "`fedquilt boards` on the workstation lists them"
 )
-NO_ANSWER: Final = "Check that the broker speaks MQTT 5, and look at its log"
+NO_ANSWER: Final = (
+    "Check that the broker speaks MQTT 5 and accepts further connections (Mosquitto's max_connections), and look at "
+    "its log"
+)
 """What to do about a broker that neither accepts nor refuses the client."""
 _CLOSED: Final = "It may restart. If this repeats, look at its log"
 _BRIEF: Final = (
@@ -39,6 +42,7 @@ _FINAL: Final = {
     0x8A: "The broker has banned this client. Look at its log and its configuration",
     0x8C: "Let the broker accept a user with a password, or a certificate: fedquilt has no other way to authenticate",
     0x95: f"Raise the broker's max_packet_size to {SMALLEST_PACKET} or more",
+    0x9A: "Let the broker keep retained messages (Mosquitto's retain_available): boards learn the round from them",
     0x9C: _OTHER_BROKER,
     0x9D: _OTHER_BROKER,
 }

@@ -127,7 +127,7 @@ def secure_socket(context: ssl.SSLContext, connection: socket.socket, host: str,
 def explain_tls_error(address: BrokerAddress, error: BaseException | None) -> Disconnected | None:
     """Return what to report if one side rejects the certificate of the other; None for any other error."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        reason = f"certificate verify failed for the broker at {address}: {error.verify_message}"
+        reason = f"certificate verify failed for the broker at {address}: {error.verify_message.rstrip('.')}"
         return Disconnected(reason, refused=True, advice=_TRUST)
     if not isinstance(error, ssl.SSLError):
         return None
