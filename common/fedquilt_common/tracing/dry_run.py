@@ -1,8 +1,8 @@
-"""Run a narrow sub-model once before the first round, so that one that does not run is refused there."""
+"""Run narrow sub-models once before the first round, so that one that does not run is refused there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
@@ -15,28 +15,41 @@ from fedquilt_common.tracing.outputs import SAMPLES, example_batch, refuse_exits
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import Blueprint
 
-_WIDTH: Final = 0.5
+HALF: Final = 0.5
 _SAMPLES: Final = SAMPLES + 1
 """Differs from the number in the trace, so that a sub-model that accepts only that number is refused."""
 
 
 @refuse_exits()
-def check_cut(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray[Any]) -> None:
-    """Run the sub-model of half the channels on three samples, in training and in evaluation.
+def narrowest_width(algorithm: object) -> float:
+    """Return the smallest of an algorithm's ``widths``; ``HALF`` for one without."""
+    widths = getattr(algorithm, "widths", None)
+    return min(widths.values(), default=HALF) if isinstance(widths, Mapping) else HALF
+
+
+def check_cut(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray[Any], narrowest: float = HALF) -> None:
+    """Run the sub-models of half the channels and of the narrowest width, in training and in evaluation.
 
     Args:
         build: makes the model.
         blueprint: how it is cut.
         x: samples of shape (n, *input_shape); their numbers do not matter.
+        narrowest: the narrowest width, above 0.
 
     Raises:
         UncuttableModelError: it does not run, as when ``forward`` checks for the whole model's sizes.
         ExperimentError: its forward calls ``sys.exit``.
     """
+    for width in sorted({HALF, min(HALF, narrowest)}, reverse=True):
+        _run_sub_model(build, blueprint, x, width)
+
+
+def _run_sub_model(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray[Any], width: float) -> None:
+    """Run a sub-model on three samples. Raises as ``check_cut``."""
     entered: list[str] = []
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            module = cut_module(build, blueprint, prefix(blueprint.anatomy, _WIDTH, "floor"))
+            module = cut_module(build, blueprint, prefix(blueprint.anatomy, width, "floor"))
             _note_entered(module, entered)
             for training in (True, False):
                 module.train(training)(example_batch(x, _SAMPLES))
@@ -45,7 +58,7 @@ def check_cut(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray[A
         except Exception as error:  # a user's module can raise anything
             place = f" in or after '{entered[-1]}'" if entered else ""
             raise UncuttableModelError(
-                f"the model cannot be cut: a sub-model of half its channels does not run: {type(error).__name__}"
+                f"the model cannot be cut: its sub-model of width {width:g} does not run: {type(error).__name__}"
                 f"{place}: {error}; forward must not contain sizes of the whole model, other than in views; take them "
                 "from its tensors' shapes, or choose an algorithm that sends whole models"
             ) from error

@@ -17,7 +17,7 @@ from fedquilt_server.ray_cluster.node import AgentActor, AgentEnd, AgentOrder
 from fedquilt_server.ray_cluster.nodes import ReadyNodes
 from fedquilt_server.ray_cluster.requests import AgentRequest, HostRequest
 from fedquilt_server.simulate.child_process import FINAL_CODES
-from fedquilt_server.simulate.supervisor import FAILED_STARTS, KILLED, SHORT_LIFE
+from fedquilt_server.simulate.supervisor import FAILED_STARTS, KILLED_CODES, SHORT_LIFE
 from fedquilt_server.status.placement import Placement
 from fedquilt_server.status.run_file_names import LOGS
 
@@ -147,7 +147,7 @@ class AgentLife:
 
     def _restart(self, end: AgentEnd) -> None:
         """Start it again on its node, as a supervisor does on one machine."""
-        failed = end.code not in KILLED and self._clock() - self._started < SHORT_LIFE
+        failed = end.code not in KILLED_CODES and self._clock() - self._started < SHORT_LIFE
         self._failed_starts = self._failed_starts + 1 if failed else 0
         where = f"{self.name} on {self.placement.name} {describe_exit(end.code)}"
         if end.code in FINAL_CODES or self._failed_starts >= FAILED_STARTS:

@@ -17,7 +17,7 @@ from fedquilt_common.errors import ExperimentError, RunFailedError
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.user_imports import print_to_stderr
 from fedquilt_server.replay.forecast import make_forecast, print_forecast
-from fedquilt_server.replay.recording import Recording, read_recording, read_run
+from fedquilt_server.replay.recording import Recording, read_recording, read_run_id
 from fedquilt_server.replay.replay import ReplaySettings, replay_run
 from fedquilt_server.replay.report import ReplayedRound, ReplayReport, print_report
 from fedquilt_server.replay.training import ReplayStoppedError
@@ -97,7 +97,7 @@ def _refuse(options: Mapping[str, object], reason: str) -> None:
 
 
 def _predict(run: Path, what_if: list[str], samples: int, seed: int, as_json: bool) -> None:
-    read_run(run)
+    read_run_id(run)
     with tempfile.TemporaryDirectory(prefix="fedquilt-replay-") as folder:
         forecast = make_forecast(read_recording(run, Path(folder) / JOURNAL), what_if, samples, seed)
     if as_json:

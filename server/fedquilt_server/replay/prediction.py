@@ -93,7 +93,7 @@ def make_boards(recorded: Sequence[RecordedBoard], settings: WhatIf) -> list[Sim
     ]
 
 
-def traffic(times: CoordinatorTimes, replies: int, boards: float) -> tuple[float, float]:
+def predict_traffic(times: CoordinatorTimes, replies: int, boards: float) -> tuple[float, float]:
     """Return the bytes that the coordinator sends and receives in a round.
 
     The model is published once. All other bytes grow with the boards or with the replies.
@@ -130,7 +130,7 @@ class _Simulation:
             seconds, counted = seconds + closed.seconds, counted + closed.replies
             replies = replies or closed.replies
         averaging = times.averaging * counted / max(1, times.replies)
-        down, up = traffic(times, counted, self._factor)
+        down, up = predict_traffic(times, counted, self._factor)
         return SimulatedRound(seconds + times.rest - times.averaging + averaging, replies, down, up)
 
     def _asked(self, number: int, drawn: Sequence[int]) -> dict[int, Sequence[int]]:

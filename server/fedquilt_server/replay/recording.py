@@ -93,7 +93,7 @@ class Recording:
         return self._kept.find(reply_name(event.client, event.round, event.exchange, event.digest))
 
 
-def read_run(folder: Path) -> str:
+def read_run_id(folder: Path) -> str:
     """Return the identifier of the run in a folder.
 
     Raises:

@@ -13,7 +13,7 @@ from fedquilt_common.files.digests import kind_of
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_server.replay.engine import OnRound, Replay
 from fedquilt_server.replay.publisher import open_downlink
-from fedquilt_server.replay.recording import Recording, read_recording, read_run
+from fedquilt_server.replay.recording import Recording, read_recording, read_run_id
 from fedquilt_server.replay.report import ReplayReport
 from fedquilt_server.replay.training import TrainingPool
 from fedquilt_server.replay.work_folder import ReplayOptions, ReplayProgress, read_progress, write_progress
@@ -58,7 +58,7 @@ def replay_run(
         raise RunFolderError(f"--out {work} is the run itself: choose another folder for the replay")
     with lock_folder(work):
         journal = work / JOURNAL
-        progress = _open_progress(work, read_run(folder), settings.options)
+        progress = _open_progress(work, read_run_id(folder), settings.options)
         recording = read_recording(folder, journal)
         on_start(recording, len(progress.rounds))
         store = BlobStore(work / BLOBS, kind_of(recording.start.arrays))

@@ -28,7 +28,7 @@ HOST_STOP_SECONDS: Final = 60.0
 """How long the process that hosts agents on other machines may take to end them."""
 SAMPLE_SECONDS: Final = 0.5
 _POLL_SECONDS: Final = 0.05
-KILLED: Final = frozenset({0, -signal.SIGKILL, -signal.SIGTERM}) | STOPPED_CODES
+KILLED_CODES: Final = frozenset({0, -signal.SIGKILL, -signal.SIGTERM}) | STOPPED_CODES
 """Exit codes that do not count as a failed start: success, and signals from other processes."""
 
 
@@ -126,7 +126,7 @@ class Supervisor:
         self._sampler.sample({pid: child.memory for pid, child in running.items()}, servers)
 
     def _restart(self, child: _Child, code: int) -> None:
-        failed = code not in KILLED and time.monotonic() - child.started < SHORT_LIFE
+        failed = code not in KILLED_CODES and time.monotonic() - child.started < SHORT_LIFE
         child.failed_starts = child.failed_starts + 1 if failed else 0
         if code in child.spec.final_codes or child.failed_starts >= FAILED_STARTS:
             if child.spec.listener is None:

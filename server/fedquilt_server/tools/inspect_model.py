@@ -99,12 +99,11 @@ class InspectOptions:
         """Why the model cannot be traced; empty if it can."""
         return _read_error(lambda: self.blueprint)
 
-    @property
-    def problems(self) -> list[str]:
-        """Why runs refuse the model: all of them, or those with sub-models."""
+    def list_problems(self, narrowest: float) -> list[str]:
+        """Return why runs refuse the model: all of them, or those with sub-models down to the width ``narrowest``."""
         cut = self.trace_problem
         if not cut and not self.output_problem and self.blueprint.anatomy.groups:
-            cut = _read_error(lambda: check_cut(self._build, self.blueprint, self._samples))
+            cut = _read_error(lambda: check_cut(self._build, self.blueprint, self._samples, narrowest))
         return [text for text in (self.output_problem, cut and f"{_SUB_MODELS_REFUSED}: {cut}") if text]
 
     @property
@@ -199,7 +198,7 @@ def inspect_model(
         "precision": options.training.precision,
         "private": options.private,
         "bytes": 4 * entries,
-        "problems": options.problems,
+        "problems": options.list_problems(min(widths)),
         "warnings": options.warnings,
         "heads": [_head_row(options.arrays, number, names) for number, names in enumerate(options.heads, 1)],
         **(_NO_SUB_MODELS if options.trace_problem else _sub_models(options, widths, levels, starts)),

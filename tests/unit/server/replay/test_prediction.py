@@ -21,7 +21,7 @@ from fedquilt_common.wire.link import Link
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.replay.forecast import NOT_MODELLED, make_forecast
 from fedquilt_server.replay.measurements import CoordinatorTimes, measure
-from fedquilt_server.replay.prediction import SimulatedRound, simulate_rounds, traffic
+from fedquilt_server.replay.prediction import SimulatedRound, predict_traffic, simulate_rounds
 from fedquilt_server.replay.recording import RecordedRound, Recording
 from fedquilt_server.replay.what_if import WhatIf, parse_what_if, recorded_settings
 from fedquilt_server.replay.widths import WidthCost, measure_widths, scale_measurements
@@ -228,7 +228,7 @@ def test_more_boards_and_replies_are_never_fewer_bytes(
     down: int, model: int, replies: int, boards: int, more: int
 ) -> None:
     times = CoordinatorTimes(1.0, 0.1, 0.2, replies, down, 1000, model)
-    before, after = traffic(times, replies, boards), traffic(times, replies + more, boards + more)
+    before, after = predict_traffic(times, replies, boards), predict_traffic(times, replies + more, boards + more)
     assert after >= before
     assert after[0] >= before[0]
     assert after[1] >= before[1]
