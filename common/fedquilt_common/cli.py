@@ -77,7 +77,7 @@ def main() -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """Run one command; returns its exit code, having printed any message."""
-    _replace_what_streams_cannot_show()
+    _replace_what_output_cannot_show()
     try:
         _dispatch(arguments)
     except FedquiltError as error:
@@ -97,11 +97,10 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _replace_what_streams_cannot_show() -> None:
+def _replace_what_output_cannot_show() -> None:
     """Print a question mark for a character that the terminal's or the pipe's encoding does not have."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="replace")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # standard error replaces them by itself
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _advise(error: OSError) -> str:

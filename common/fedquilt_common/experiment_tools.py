@@ -335,10 +335,10 @@ class ExperimentTools:
         Raises:
             UncuttableModelError: they cannot, do not or do not run.
         """
-        from fedquilt_common.tracing.dry_run import check_cut, narrowest_width
+        from fedquilt_common.tracing.dry_run import check_cut
 
         require_groups(self.anatomy)
-        check_cut(self._usual_builder, self.blueprint, self.dataset.train.x, narrowest_width(self.algorithm()))
+        check_cut(self._usual_builder, self.blueprint, self.dataset.train.x)
 
     def warn_about_norms(self) -> str:
         """Return why the norms of the experiment's model do not suit sub-models; empty if they do."""

@@ -37,7 +37,8 @@ class FedNova(FedAvg):
     """FedAvg of normalised updates. Momentum and weight decay are those of ``training``.
 
     Attributes:
-        mu: weight of a proximal term as in FedProx, 0 or more; 0, the default, has none.
+        mu: weight of a proximal term as in FedProx, 0 or more; 0, the default, has none. Times the clients' learning
+            rate it must be below 1.
     """
 
     declares: ClassVar[Declaration] = Declaration(
@@ -56,12 +57,13 @@ class FedNova(FedAvg):
 
     def training_problem(self, training: TrainingSettings) -> str:
         """Return which setting of a client's training does not suit; empty if all do."""
-        if training.lr * self.mu >= 1:
+        problem = sgd_problem(training, GRADIENTS_ADD_UP)
+        if not problem and training.lr * self.mu >= 1:
             return (
                 f"lr = {training.lr:g}: times mu = {self.mu:g} it is {training.lr * self.mu:g}, and from 1 on the "
                 "proximal term moves a client past the global model; choose a smaller training.lr or algorithm.mu"
             )
-        return sgd_problem(training, GRADIENTS_ADD_UP)
+        return problem
 
     def make_task(self, state: State, ctx: ServerContext) -> Task:
         return Task("train", state.arrays, metrics={GRADIENTS: (1e-9, 1e12)})

@@ -58,7 +58,7 @@ class PartedDataset:
     def describe_missing(self, counts: Mapping[Split, int]) -> str:
         """Return how many of the published samples are there; empty if all are."""
         whole = self.published or counts
-        if all(counts[split] == whole[split] for split in whole):
+        if all(counts[split] >= whole[split] for split in whole):
             return ""
         there = " and ".join(f"{counts[split]:,} of {whole[split]:,} {_SPLITS[split]}" for split in whole)
         return f"{self.name}: {there} samples are there"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -11,56 +11,47 @@ from torch import nn
 
 from fedquilt_common.errors import FedquiltError, UncuttableModelError
 from fedquilt_common.submodels.selection import prefix
+from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.tracing.outputs import SAMPLES, example_batch, refuse_exits
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import Blueprint
 
-HALF: Final = 0.5
+_HALF: Final = 0.5
 _SAMPLES: Final = SAMPLES + 1
 """Differs from the number in the trace, so that a sub-model that accepts only that number is refused."""
 
 
 @refuse_exits()
-def narrowest_width(algorithm: object) -> float:
-    """Return the smallest of an algorithm's ``widths``; ``HALF`` for one without."""
-    widths = getattr(algorithm, "widths", None)
-    return min(widths.values(), default=HALF) if isinstance(widths, Mapping) else HALF
-
-
-def check_cut(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray[Any], narrowest: float = HALF) -> None:
-    """Run the sub-models of half the channels and of the narrowest width, in training and in evaluation.
+def check_cut(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray[Any], part: Slice | None = None) -> None:
+    """Run a sub-model on three samples, in training and in evaluation.
 
     Args:
         build: makes the model.
         blueprint: how it is cut.
         x: samples of shape (n, *input_shape); their numbers do not matter.
-        narrowest: the narrowest width, above 0.
+        part: the sub-model; None: the first half of each group's channels.
 
     Raises:
         UncuttableModelError: it does not run, as when ``forward`` checks for the whole model's sizes.
         ExperimentError: its forward calls ``sys.exit``.
     """
-    for width in sorted({HALF, min(HALF, narrowest)}, reverse=True):
-        _run_sub_model(build, blueprint, x, width)
-
-
-def _run_sub_model(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray[Any], width: float) -> None:
-    """Run a sub-model on three samples. Raises as ``check_cut``."""
+    part = part or prefix(blueprint.anatomy, _HALF, "floor")
     entered: list[str] = []
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            module = cut_module(build, blueprint, prefix(blueprint.anatomy, width, "floor"))
+            module = cut_module(build, blueprint, part)
             _note_entered(module, entered)
             for training in (True, False):
                 module.train(training)(example_batch(x, _SAMPLES))
         except FedquiltError:
             raise
         except Exception as error:  # a user's module can raise anything
+            kept, whole = (sum(getattr(group, field) for group in part.kept) for field in ("count", "size"))
             place = f" in or after '{entered[-1]}'" if entered else ""
             raise UncuttableModelError(
-                f"the model cannot be cut: its sub-model of width {width:g} does not run: {type(error).__name__}"
-                f"{place}: {error}; forward must not contain sizes of the whole model, other than in views; take them "
-                "from its tensors' shapes, or choose an algorithm that sends whole models"
+                f"the model cannot be cut: its sub-model with {kept} of {whole} channels does not run: "
+                f"{type(error).__name__}{place}: {error}; forward must not contain sizes of the whole model, other "
+                "than in views; take them from its tensors' shapes, or choose an algorithm that sends whole models"
             ) from error
 
 

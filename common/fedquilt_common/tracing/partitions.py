@@ -75,7 +75,7 @@ def unbind(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Sequence
 def unfold(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
     """``x.unfold(dim, size, step)``: a dimension of the shape becomes windows, and a last one their entries; whole."""
     if not isinstance(called, str):
-        raise walk.refuse("functional.unfold(); use x.unfold()")
+        raise walk.refuse("functional.unfold()")
     x = args[0]
     place = args[1] % len(x.shape)
     walk.keep_whole([x.dims[place]])

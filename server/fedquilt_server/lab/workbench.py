@@ -19,6 +19,7 @@ from fedquilt_common.algorithm_api import (
     training_problem,
 )
 from fedquilt_common.algorithms import ALGORITHMS
+from fedquilt_common.algorithms.families.partial_training import PartialTraining
 from fedquilt_common.datasets.public import digest_samples
 from fedquilt_common.datasets.sensor_noise import check_inputs
 from fedquilt_common.datasets.shares import take_samples
@@ -207,8 +208,18 @@ class Workbench(ExperimentTools):
             self._check_parameters()
         if self.uses_sub_models:
             self.check_sub_models()
+            self._check_narrowest()
         self._check_levels()
         self._check_budgets()
+
+    def _check_narrowest(self) -> None:
+        """Check that the narrowest sub-model of the fleet runs, if widths alone determine it."""
+        from fedquilt_common.tracing.dry_run import check_cut
+
+        algorithm = self.algorithm()
+        if isinstance(algorithm, PartialTraining):
+            part = algorithm.narrowest_part(self.anatomy, {line.kind for line in self.experiment.fleet})
+            check_cut(self._usual_builder, self.blueprint, self.dataset.train.x, part)
 
     def _check_own_models(self) -> None:
         if not declaration_of(self.algorithm()).any_models:

@@ -182,7 +182,7 @@ def drop_copies(runs: Sequence[RecordedRun]) -> tuple[list[RecordedRun], dict[st
     """Leave out runs that are given twice, or whose folder is a copy of another's, perhaps of an unfinished state.
 
     Returns:
-        Of each run the folder that counts and has most rounds, and the label of each other one with that of the first.
+        Of each run the folder that counts and has most rounds; the label of each other folder with that of this one.
     """
     found = defaultdict[Any, list[RecordedRun]](list)
     for run in runs:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from fedquilt_server.library.quantities import QUANTITIES, last_value
+from fedquilt_server.library.quantities import QUANTITIES, have_different_tasks, last_value
 from fedquilt_server.library.recorded_run import RecordedRun, total_cost
 from fedquilt_server.library.run_files import BoardRow, iterate_rows
 from fedquilt_server.report.groups import RunGroup, repeated_seeds
@@ -88,7 +88,8 @@ def notes_of(runs: Sequence[RecordedRun], groups: Sequence[RunGroup], copies: Ma
             notes.append(f"{group.name}: {len(several)} runs have seed {seed} ({names}): each of them counts")
         if any(run.settings is None for run in group.runs):
             notes.append(f"{group.name}: the settings are not recorded, so the runs may differ in more than the seed")
-    notes += filter(None, [describe_tests((group.name, group.runs[0].rounds) for group in groups)])
+    tests = describe_tests((group.name, group.runs[0].rounds) for group in groups)
+    notes += [tests] if tests and not have_different_tasks([group.runs[0].rounds for group in groups]) else []
     ended = [(run.label, run.reason) for group in groups for run in group.runs if run.reason]
     notes += merge_notes(ended, len(runs))
     return notes + list(merge_notes([(run.label, note) for run in runs for note in run.notes], len(runs)))

@@ -108,10 +108,12 @@ def print_report_summary(made: WrittenReport) -> None:
     """Print the scores and where the report is."""
     tables, score = made.contents.tables, made.contents.score
     if "scores" in tables:
-        _print_table(tables["scores"], ("group", "runs", f"final_{score}", f"best_{score}", f"final_local_{score}"))
+        finals = [column.key for column in tables["scores"].columns if column.key.startswith("final_")]
+        shown = (f"final_{score}", f"best_{score}", f"final_local_{score}") if score else finals
+        _print_table(tables["scores"], ("group", "runs", *shown))
     if "target" in tables:
         _print_table(tables["target"], ("group", "runs", "reached", "rounds", "seconds", "bytes", "joules"))
-    for line in describe_runs(made.contents)[:2]:
+    for line in describe_runs(made.contents)[: 2 if score else 3]:
         print_line(line)
     for note in made.contents.notes:
         print_line(f"Note: {note}")

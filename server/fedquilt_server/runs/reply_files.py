@@ -193,8 +193,10 @@ class ReplyFiles:
                 self._sync_segment(file)
 
     def close(self) -> None:
-        """Close the segment, and end the thread that syncs."""
-        self.end_segment()
+        """Close the segment, and end the thread that syncs. A reply that is not durable by now has no receipt."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
         self._own_files.close()
 
     def clear(self, keep: Collection[str] = ()) -> list[Path]:

@@ -339,7 +339,7 @@ def record_ending(folder: Path, experiment: Experiment, ending: Ending) -> None:
 
 
 def final_row(rounds: Sequence[RoundResult], model_bytes: int) -> dict[str, float | int | str]:
-    """Return ``final`` of result.json: the last round's scores, the best ones, and totals."""
+    """Return ``final`` of result.json: the last value of each score, the best ones, and totals."""
     final: dict[str, float | int | str] = {
         "rounds": len(rounds),
         "seconds": sum(r.seconds for r in rounds),

@@ -155,9 +155,10 @@ class AgentList:
 
     @property
     def energy_coverage(self) -> tuple[int, int]:
-        """The number of boards that have reported energy, and of all boards that have been seen."""
+        """The number of boards that have reported energy, and of all that have been seen, without relays of sites."""
         reporting = sum(energy.joules is not None for energy in self._energy.values())
-        return reporting, max(reporting, sum(board.health != "never seen" for board in self._agents.values()))
+        seen = sum(board.health != "never seen" and not board.is_relay for board in self._agents.values())
+        return reporting, max(reporting, seen)
 
     @property
     def energy_sources(self) -> set[str]:

@@ -11,7 +11,7 @@ EnergyEstimate = Literal["", "partly estimated", "estimated"]
 
 
 def describe_coverage(rows: Sequence[RoundResult]) -> str:
-    """Return of how many boards the rounds' energy is, such as "1 of 3 boards"; empty if it is of all of them."""
+    """Return how many boards had reported energy by the last round, such as "1 of 3 boards"; empty if all had."""
     last = next((row for row in reversed(rows) if row.joules_boards is not None), None)
     if last is None or last.joules_boards is None or not last.joules_boards_missing:
         return ""

@@ -66,7 +66,7 @@ def describe_tests(named: Iterable[tuple[str, Sequence[RoundResult]]]) -> str:
             found.setdefault(test, []).append(name)
     if len(found) < 2:
         return ""
-    parts = "; ".join(f"{test} ({', '.join(names)})" for test, names in found.items())
+    parts = ", ".join(f"{test} ({'; '.join(names)})" for test, names in found.items())
     return f"The scores are of different tests: {parts}"
 
 
@@ -76,7 +76,7 @@ def _describe_test(rows: Sequence[RoundResult]) -> str:
     last = next((row for row in reversed(rows) if row.value(metric.name) is not None), None)
     if last is None:
         return ""
-    if last.value("tested_samples") is None:
+    if last.value("tested_samples") is None or last.value(f"local_{metric.name}") is not None:
         return "the global model on the test split"
     if last.value(f"global_{metric.name}") is None:
         return "the clients' own models on samples that they keep"

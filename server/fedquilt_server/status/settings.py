@@ -16,7 +16,7 @@ FIRST_KEYS: Final = ("algorithm.name", "data.set", "model.name")
 _SECTIONS: Final = (
     "algorithm", "privacy", "secure_aggregation", "data", "model", "training", "participation", "wire", "fleet"
 )  # fmt: skip
-"""What runs usually differ by on purpose, unlike their number of rounds; the most telling section first."""
+"""Sections of an experiment by which runs differ on purpose, the most telling first; other keys follow them."""
 MISSING: Final = object()
 
 

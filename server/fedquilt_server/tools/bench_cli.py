@@ -159,7 +159,7 @@ def bench_route(
     training: Annotated[float, typer.Option(help="Seconds that a board trains between two flights.")] = 0.0,
     watts: Annotated[
         str | None,
-        typer.Option(help="Power of a board, for its energy: idle, further in an exchange, in training: 1.4,0.4,3.7."),
+        typer.Option(help="Watts of a board: idle, added in an exchange, and in all while training: 1.4,0.4,3.7."),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the route into this .svg or .png file.")] = None,
     json_: JsonMeasurement = False,

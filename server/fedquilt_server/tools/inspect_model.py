@@ -103,7 +103,8 @@ class InspectOptions:
         """Return why runs refuse the model: all of them, or those with sub-models down to the width ``narrowest``."""
         cut = self.trace_problem
         if not cut and not self.output_problem and self.blueprint.anatomy.groups:
-            cut = _read_error(lambda: check_cut(self._build, self.blueprint, self._samples, narrowest))
+            parts = [None, prefix(self.blueprint.anatomy, narrowest, "floor")]
+            cut = _read_error(lambda: [check_cut(self._build, self.blueprint, self._samples, part) for part in parts])
         return [text for text in (self.output_problem, cut and f"{_SUB_MODELS_REFUSED}: {cut}") if text]
 
     @property

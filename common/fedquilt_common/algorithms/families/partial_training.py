@@ -7,7 +7,7 @@ client trains.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal
 
@@ -27,6 +27,7 @@ from fedquilt_common.submodels.selection import (
     cut_only,
     kinds_by_width,
     level_of,
+    prefix,
 )
 from fedquilt_common.submodels.slices import Anatomy, Slice, full_slice
 from fedquilt_common.submodels.wholeness import require_groups
@@ -139,6 +140,12 @@ class PartialTraining(ABC):
     def _parts(self, ctx: ServerContext) -> dict[ClientId, Slice]:
         widths = {client: self._width_of(client, ctx) for client in sorted(ctx.select())}
         return {client: self.restrict(self.part(ctx, width)) for client, width in widths.items()}
+
+    def narrowest_part(self, anatomy: Anatomy, kinds: Collection[str]) -> Slice:
+        """Return the narrowest sub-model that boards of these kinds get, of the first channels of each group."""
+        levels = kinds_by_width(self.widths)
+        width = min(self.widths[level_of(kind, levels)] for kind in kinds)
+        return self.restrict(prefix(anatomy, width, getattr(self, "rounding", "floor")))
 
     def restrict(self, part: Slice) -> Slice:
         """Return the sub-model that is cut only where ``cut`` allows.

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.tracing.dry_run import check_cut
 from fedquilt_common.tracing.heads import find_heads
 from fedquilt_common.tracing.outputs import check_outputs
 from fedquilt_common.tracing.trace import blueprint_for
@@ -36,11 +37,24 @@ def make(when: Callable[[Any], bool]) -> nn.Module:
     return nn.Sequential(nn.Dropout(), Leaving(when))
 
 
+def check_a_cut() -> None:
+    """Run a sub-model whose forward leaves the program."""
+    leaving = [False]
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 4), Leaving(lambda x: leaving[0]))
+
+    blueprint = blueprint_for(build, SAMPLES)
+    leaving[0] = True
+    check_cut(build, blueprint, SAMPLES)
+
+
 @pytest.mark.parametrize(
     "use",
     [
         lambda: check_outputs(lambda: make(lambda x: True), SAMPLES, "model"),
         lambda: blueprint_for(lambda: make(lambda x: isinstance(x, fx.Proxy)), SAMPLES),
+        check_a_cut,
         lambda: find_heads(make(lambda x: isinstance(x, fx.Proxy)), torch.zeros(2, 4)),
         lambda: find_heads(make(lambda x: True), torch.zeros(2, 4)),
     ],

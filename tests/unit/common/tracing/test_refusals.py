@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-from fedquilt_common.algorithms import make_algorithm
+from fedquilt_common.algorithms.heterofl import HeteroFL
 from fedquilt_common.errors import UncuttableModelError
-from fedquilt_common.tracing.dry_run import check_cut, narrowest_width
+from fedquilt_common.tracing.dry_run import check_cut
 from fedquilt_common.tracing.trace import blueprint_for
 
 
@@ -121,7 +121,7 @@ def only_two_samples(s: Any, x: Tensor) -> Any:
 )
 def test_a_sub_model_that_does_not_run_is_refused_before_the_run(forward: Any, words: str) -> None:
     build, x = module(forward, a=linear(6, 8), head=linear(8, 5)), np.zeros((1, 6), np.float32)
-    with pytest.raises(UncuttableModelError, match=f"its sub-model of width 0.5 {words}"):
+    with pytest.raises(UncuttableModelError, match=f"its sub-model with 4 of 8 channels {words}"):
         check_cut(build, blueprint_for(build, x), x)
 
 
@@ -135,6 +135,7 @@ def test_so_is_one_of_which_only_the_narrowest_sub_model_does_not_run() -> None:
     build, x = module(scaled, a=linear(6, 8), head=linear(8, 5)), np.zeros((1, 6), np.float32)
     blueprint = blueprint_for(build, x)
     check_cut(build, blueprint, x)
-    narrowest = narrowest_width(make_algorithm("heterofl", {"widths": {"strong": 1.0, "weak": 0.25}}, ()))
-    with pytest.raises(UncuttableModelError, match=r"its sub-model of width 0.25 does not run: ZeroDivisionError"):
-        check_cut(build, blueprint, x, narrowest)
+    algorithm = HeteroFL({"strong": 1.0, "medium": 0.5, "weak": 0.25})
+    check_cut(build, blueprint, x, algorithm.narrowest_part(blueprint.anatomy, {"strong", "medium"}))
+    with pytest.raises(UncuttableModelError, match=r"its sub-model with 2 of 8 channels does not run: ZeroDivision"):
+        check_cut(build, blueprint, x, algorithm.narrowest_part(blueprint.anatomy, {"strong", "other"}))

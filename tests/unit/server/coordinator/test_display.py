@@ -59,6 +59,7 @@ def test_the_energy_of_the_rounds_is_the_energy_of_the_boards() -> None:
     boards = {"joules_boards": 1, "joules_boards_missing": 0}
     assert display.take_energy() == {"joules": 7.0, "joules_estimated": True, "joules_measured": False, **boards}
     agents.update_presence(AgentPresence(agent="silent", online=True, boot=1), 1.0)
+    agents.update_presence(AgentPresence(agent="hall-relay", online=True, boot=1, site_relay=True), 1.0)
     report_energy(agents, 1.0, 10.0, name="jetson", source="sensor")
     report_energy(agents, 2.0, 15.0, name="jetson", source="sensor")
     boards = {"joules_boards": 2, "joules_boards_missing": 1}

@@ -18,6 +18,7 @@ from fedquilt_common.errors import ExperimentError, PackageMissingError, RunFold
 from fedquilt_server.report.make_report import ReportSettings, WrittenReport, make_report
 from fedquilt_server.report.mean_deviation import MeanDeviation
 from fedquilt_server.report.summary import describe_runs
+from fedquilt_server.report.terminal_tables import print_report_summary
 from fedquilt_server.sweep.manifest import PublishedTable, SweepManifest, SweptRun, write_manifest
 
 HOSTILE = "<script>alert('1')</script>&_$x$|*"
@@ -95,7 +96,9 @@ def test_a_sweep_with_a_failed_run_is_averaged_without_it(tmp_path: Path) -> Non
     assert excluded[0]["reason"] == f"no data: {HOSTILE}"
 
 
-def test_runs_of_different_tasks_have_scores_but_no_common_curve(tmp_path: Path) -> None:
+def test_runs_of_different_tasks_have_scores_but_no_common_curve(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_run(tmp_path / "classes", rounds=[make_round(1, 0.5, loss=6.0), make_round(2, 0.8, loss=1.0)])
     numbers = [make_round(n, None, r2=0.2, loss=2.0) for n in (1, 2)]
     write_run(tmp_path / "numbers", rounds=numbers, settings={"data": {"set": "aep"}})
@@ -104,6 +107,10 @@ def test_runs_of_different_tasks_have_scores_but_no_common_curve(tmp_path: Path)
     assert {"scores", "costs"} <= contents.tables.keys()
     assert contents.tables.keys().isdisjoint({"curves", "target"})
     assert any("different learning tasks" in line for line in describe_runs(contents))
+    print_report_summary(WrittenReport(contents, ()))
+    shown = capsys.readouterr().out
+    assert "final accuracy" in shown
+    assert "different learning tasks" in shown
 
 
 def test_scores_of_different_tests_are_noted(tmp_path: Path) -> None:
@@ -111,10 +118,12 @@ def test_scores_of_different_tests_are_noted(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.9])
     write_run(tmp_path / "b", rounds=[make_round(1, 0.7, global_accuracy=0.7, **tested)], algorithm="fedper")
     write_run(tmp_path / "c", rounds=[make_round(1, 0.8, personal_accuracy=0.8, **tested)], algorithm="alone")
+    both = {"scores": {"tested_samples": 40.0, "local_accuracy": 0.6}}
+    write_run(tmp_path / "d", rounds=[make_round(1, 0.8, **both)], algorithm="heterofl")
     contents = make_report([tmp_path], ReportSettings(tmp_path / "out", "csv")).contents
     assert contents.notes == (
-        "The scores are of different tests: the global model on the test split (fedavg); the global model on samples "
-        "that the clients keep (fedper); the clients' own models on samples that they keep (alone)",
+        "The scores are of different tests: the global model on the test split (fedavg; heterofl), the global model on "
+        "samples that the clients keep (fedper), the clients' own models on samples that they keep (alone)",
     )
 
 

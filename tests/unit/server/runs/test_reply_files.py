@@ -103,3 +103,16 @@ def test_clearing_deletes_segments_and_returns_the_other_files(tmp_path: Path) -
     large.write_bytes(b"a large one")
     assert files.clear() == list(tmp_path.iterdir()) == [large]
     assert files.find(name).size is None
+
+
+def test_a_segment_that_ends_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``sync`` then has nothing to do for its replies, which count as durable."""
+    synced = list[int]()
+    monkeypatch.setattr("fedquilt_server.runs.reply_files._sync_data", synced.append)
+    files = ReplyFiles(tmp_path)
+    write(files, 0, b"a")
+    files.forget(write(files, 1, b"damaged"))
+    assert len(synced) == 1
+    files.sync()
+    assert len(synced) == 1
+    files.close()
