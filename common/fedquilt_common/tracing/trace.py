@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from numpy.typing import NDArray
@@ -360,6 +360,10 @@ def _length_of(dim: Dimension | tuple[Dimension, ...], place: Mapping[int, int])
     return _axis(dim, place)  # type: ignore[arg-type]
 
 
+_ONE: Final = "its channels only go together, as where groups of a convolution are shuffled"
+"""Why a dimension is not cut whose channels have become one."""
+
+
 def _kept_whole(state: Mapping[str, Tensor], known: Mapping[str, tuple[Dimension, ...]]) -> dict[str, str]:
     """For each array that has one, the reason why a dimension of more than one entry is not cut."""
     reasons: dict[str, str] = {}
@@ -367,6 +371,7 @@ def _kept_whole(state: Mapping[str, Tensor], known: Mapping[str, tuple[Dimension
         if name not in known and tensor.numel() > 1:
             reasons[name] = "the forward pass does not use it"
         for piece in resolve(piece for dim in known.get(name, ()) for piece in dim):
-            if piece.channels.whole and piece.channels.whole not in EXPECTED and piece.channels.size > 1:
-                reasons.setdefault(name, piece.channels.whole)
+            reason = piece.channels.whole or (_ONE if piece.channels.size == 1 else "")
+            if reason and reason not in EXPECTED and piece.length > 1:
+                reasons.setdefault(name, reason)
     return reasons

@@ -45,6 +45,28 @@ def test_a_model_that_is_not_cut_is_refused_with_the_place() -> None:
         require_groups(found)
 
 
+class Shuffled(nn.Module):
+    """Grouped convolutions on both sides of a channel shuffle: each channel meets all others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.fc = nn.Conv2d(3, 16, 1), nn.Conv2d(16, 16, 1, groups=4), nn.Linear(16, 5)
+        self.c = nn.Conv2d(16, 16, 1, groups=4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.b(self.a(x))
+        n, channels, height, width = x.shape
+        x = x.view(n, 4, channels // 4, height, width).transpose(1, 2).reshape(n, channels, height, width)
+        out: Tensor = self.fc(self.c(x).mean((2, 3)))
+        return out
+
+
+def test_channels_that_only_go_together_are_listed() -> None:
+    whole = describe_whole(anatomy(Shuffled))
+    assert {name.partition(".")[0] for name in whole} == {"a", "b", "c", "fc"}
+    assert all("its channels only go together" in reason for reason in whole.values())
+
+
 def test_the_share_counts_what_no_width_changes() -> None:
     found = anatomy(lambda: nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 5)), (6,))
     assert whole_share(found) == 5 / (6 * 4 + 4 + 4 * 5 + 5)  # the classifier's bias
