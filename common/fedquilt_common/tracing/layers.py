@@ -16,7 +16,7 @@ from fedquilt_common.models.attention import Attention
 from fedquilt_common.models.static_norm import Scaler, StaticBatchNorm
 from fedquilt_common.tracing.channels import Dimension, dimension, keep_whole, whole
 from fedquilt_common.tracing.layer_kinds import layer_kind
-from fedquilt_common.tracing.partitions import pad_layer
+from fedquilt_common.tracing.partitions import glu, pad_layer
 from fedquilt_common.tracing.tracer import KERNEL, ONE_GROUP, Rule, Traced, Walk, normalise_over, unite_elementwise
 
 GATES = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}
@@ -253,6 +253,11 @@ def softmax(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], resul
     return Traced(result, normalise_over(walk, args[0], getattr(module, "dim", -3)).dims)  # Softmax2d has no dim
 
 
+def gated(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
+    """``nn.GLU``: both halves of one dimension share one index set."""
+    return glu(walk, "glu", (args[0], module.dim), {}, result)
+
+
 def scaler(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
     """``Scaler``: the shape stays; its rate is the part of the channels that a sub-model keeps (HeteroFL)."""
     walk.attributes[walk.where, "rate"] = args[0].dims[1]
@@ -269,7 +274,7 @@ LAYERS: dict[type[nn.Module], Rule] = {
     nn.Embedding: embedding,
     nn.LSTM: recurrent, nn.GRU: recurrent, nn.RNN: recurrent,
     nn.MultiheadAttention: multihead_attention, Attention: attention,
-    nn.PReLU: prelu, Scaler: scaler,
+    nn.PReLU: prelu, Scaler: scaler, nn.GLU: gated,
     **dict.fromkeys([nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin], softmax),
     **dict.fromkeys([
         nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.LPPool1d, nn.LPPool2d,

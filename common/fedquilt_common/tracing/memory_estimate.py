@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _VIEWS: Final = frozenset({
     "Flatten", "Unflatten", "flatten", "view", "reshape", "squeeze", "unsqueeze", "permute", "transpose", "getitem",
     "chunk", "split", "expand", "movedim", "unflatten", "contiguous", "detach", "Identity", "t", "size", "narrow",
-    "unbind",
+    "unbind", "view_as", "reshape_as",
 })  # fmt: skip
 _KEEP_RESULT: Final = frozenset({
     "ReLU", "relu", "Sigmoid", "sigmoid", "Tanh", "tanh", "Softmax", "softmax", "LogSoftmax", "log_softmax", "exp",

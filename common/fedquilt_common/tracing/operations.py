@@ -21,6 +21,7 @@ from fedquilt_common.tracing.partitions import (
     Kwargs,
     chunk,
     find_argument,
+    glu,
     index,
     narrow,
     pad,
@@ -60,7 +61,10 @@ def softmax(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor)
 
 
 def reshape(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
-    """view, reshape, flatten, unflatten, squeeze, unsqueeze: to another shape, by joining and splitting dimensions."""
+    """view, reshape, flatten, unflatten, squeeze, unsqueeze: to another shape, by joining and splitting dimensions.
+
+    After ``view_as`` and ``reshape_as`` the dimensions are those of the other tensor.
+    """
     x = args[0]
     dims: list[Dimension] = []
     for old, new in _stretches(x.shape, tuple(result.shape)):
@@ -72,6 +76,9 @@ def reshape(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor)
         dims += split_dimension(joined, tuple(result.shape[place] for place in new), walk.why)
     traced = Traced(result, tuple(dims))
     _rewrite_sizes(walk, called, args, traced.dims)
+    if called in ("view_as", "reshape_as"):
+        for own, other in zip(traced.dims, args[1].dims, strict=True):
+            walk.unite(own, other)
     return traced
 
 
@@ -310,11 +317,13 @@ _ELEMENTWISE = (
 _RULES: list[tuple[Rule, tuple[str, ...]]] = [
     (elementwise, _ELEMENTWISE),
     (softmax, ("softmax", "log_softmax", "softmin")),
-    (reshape, ("flatten", "reshape", "view", "unflatten", "squeeze", "unsqueeze", "ravel")),
+    (reshape, ("flatten", "reshape", "view", "unflatten", "squeeze", "unsqueeze", "ravel", "view_as",
+               "reshape_as")),
     (permute, ("permute", "transpose", "movedim", "moveaxis", "swapaxes", "swapdims", "t")),
     (concatenate, ("cat", "concat", "concatenate")),
     (stack, ("stack",)),
     (chunk, ("chunk", "tensor_split")),
+    (glu, ("glu",)),
     (split, ("split", "split_with_sizes")),
     (unbind, ("unbind",)),
     (unfold, ("unfold",)),

@@ -54,6 +54,15 @@ def chunk(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Sequence[
     return tuple(_replace_dimension(x, part, place, piece) for part in result)
 
 
+def glu(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
+    """glu, ``nn.GLU``: both halves of one dimension share one index set."""
+    x, given = args[0], find_argument(args, kwargs, 1, "dim")[0]
+    place = (-1 if given is None else given) % len(x.shape)
+    half = dimension(result.shape[place], walk.where, walk.depth)
+    walk.unite(x.dims[place], half * 2)
+    return _replace_dimension(x, result, place, half)
+
+
 def split(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Sequence[Tensor]) -> tuple[Traced, ...]:
     """Divide one dimension of a shape into parts of given sizes; each part is cut by itself."""
     x = args[0]

@@ -29,6 +29,7 @@ MAIN_SCORES: Final = (
 )
 """Scores that the terminal shows, as far as a run has them."""
 _PLUS_MINUS: Final = "\N{PLUS-MINUS SIGN}"
+_DEVIATIONS: Final = f"last scores: mean {_PLUS_MINUS} sample standard deviation over the runs"
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,11 @@ def make_table(manifest: SweepManifest, cases: Sequence[SweepCase]) -> Table:
     """Return the table of the cases: what varies besides the seed, the finished runs, and the final scores."""
     axes = list(dict.fromkeys(axis for case in cases for axis in case.runs[0].case))
     scores = [name for name in MAIN_SCORES if any(case.values(name) for case in cases)]
-    table = Table(title=Text(manifest.name), box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
+    several = any(len(case.values(name)) > 1 for case in cases for name in scores)
+    table = Table(
+        title=Text(manifest.name), caption=_DEVIATIONS if several else None, box=SIMPLE_HEAD, pad_edge=False,
+        show_edge=False, collapse_padding=True,
+    )  # fmt: skip
     for axis in axes:
         table.add_column(axis, overflow="fold")
     for name in ("runs", *(score.replace("_", " ") for score in scores)):

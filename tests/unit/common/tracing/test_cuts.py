@@ -86,6 +86,11 @@ def flipped(s: Any, x: Tensor) -> Any:
     return s.head(s.b(s.a(x).flip(2, 1)).mean((2, 3)))
 
 
+def halved(s: Any, x: Tensor) -> Any:
+    x = s.b(s.gate(s.a(x)))
+    return s.head(functional.glu(x, 1).view_as(x[:, :4]))
+
+
 def cropped(s: Any, x: Tensor) -> Any:
     return s.head(s.b(s.pad(s.a(x))).mean((2, 3)))
 
@@ -201,6 +206,8 @@ MASKED: dict[str, tuple[Build, tuple[int, ...]]] = {
         kernels, first=lambda: nn.Parameter(torch.zeros(8, 3, 3, 3)), shift=lambda: nn.Parameter(torch.zeros(8)),
         second=lambda: nn.Parameter(torch.zeros(7, 8, 3, 3)), head=linear(7, 5)), IMAGE),
     "flipped channels": (module(flipped, a=conv(3, 8, 1), b=conv(8, 7, 1), head=linear(7, 5)), IMAGE),
+    "gated linear units": (module(
+        halved, a=linear(6, 12), gate=lambda: nn.GLU(1), b=linear(6, 8), head=linear(4, 5)), (6,)),
     "padded channels of cropped places": (module(
         cropped, a=conv(3, 4, 1), b=conv(8, 7, 1), pad=lambda: nn.ConstantPad3d((-1, -1, 0, 0, 2, 2), 0.5),
         head=linear(7, 5)), IMAGE),
