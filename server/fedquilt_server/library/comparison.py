@@ -22,6 +22,7 @@ from fedquilt_server.library.quantities import (
 from fedquilt_server.library.quantities import reach_target as reach
 from fedquilt_server.library.recorded_run import RecordedRun, total_cost
 from fedquilt_server.library.scales import CellKind, number_text, scale_of
+from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.scores import describe_tests
 from fedquilt_server.status.settings import MISSING, differing_keys, flatten, show_value
 from fedquilt_server.status.units import DASH, time_text
@@ -78,13 +79,14 @@ def compare_runs(runs: Sequence[RecordedRun], target: float | None) -> Compariso
         target: the score whose costs are compared; None for no such rows.
 
     Raises:
-        ExperimentError: the target is no possible score.
+        ExperimentError: the target is not a possible score, or the runs have different learning tasks.
     """
-    score = pick_score([run.rounds for run in runs if run.rounds])
-    check_target(score, target)
+    rounds = [run.rounds for run in runs]
+    score = pick_score([rows for rows in rounds if rows])
+    check_target(rounds, target)
     rows = [*_state_rows(runs), *_score_rows(runs), *_cost_rows(runs), *_target_rows(runs, score, target)]
     notes = [f"{run.label}: {text}" for run in runs for text in (run.reason, *run.notes) if text]
-    if have_different_tasks([run.rounds for run in runs]):
+    if have_different_tasks(rounds):
         notes.append(DIFFERENT_TASKS)
     elif tests := describe_tests((run.label, run.rounds) for run in runs):
         notes.append(tests)
@@ -93,13 +95,20 @@ def compare_runs(runs: Sequence[RecordedRun], target: float | None) -> Compariso
     return Comparison(tuple(runs), tuple(rows), target, _differences(runs), tuple(notes))
 
 
-def check_target(score: str | None, target: float | None) -> None:
+def check_target(rounds_of_runs: Sequence[Sequence[RoundResult]], target: float | None) -> None:
     """Check that a target can be reached.
 
     Raises:
-        ExperimentError: it is no possible value of the score.
+        ExperimentError: it is not a possible value of the score that the runs are compared by, or there is none.
     """
-    if target is not None and not is_possible(target, score or "accuracy"):
+    if target is None:
+        return
+    if have_different_tasks(rounds_of_runs):
+        raise ExperimentError(
+            f"--target {target:g}: {DIFFERENT_TASKS[0].lower()}{DIFFERENT_TASKS[1:]}; name fewer runs"
+        )
+    score = pick_score([rows for rows in rounds_of_runs if rows])
+    if not is_possible(target, score or "accuracy"):
         quantity = QUANTITIES[score or "accuracy"]
         limits = "within 0 and 1, such as 0.9" if quantity.unit == "share" else "a finite number"
         raise ExperimentError(f"--target {target:g}: the {quantity.heading} must be {limits}")

@@ -85,12 +85,13 @@ def make_contents(
         target: the score whose costs are given; None for the highest step of 0.05 that every run reached.
 
     Raises:
-        ExperimentError: the target is no possible score.
+        ExperimentError: the target is not a possible score, or the runs have different learning tasks.
     """
     runs, copies = drop_copies(sources.runs)
     groups = group_runs(runs, sources.axes)
-    score = pick_score([run.rounds for group in groups for run in group.runs])
-    check_target(score, target)
+    rounds = [run.rounds for group in groups for run in group.runs]
+    score = pick_score(rounds)
+    check_target(rounds, target)
     if target is None and score:
         target = pick_target(groups, score)
     notes = notes_of(runs, groups, copies)

@@ -102,7 +102,7 @@ def test_runs_of_different_tasks_have_scores_but_no_common_curve(
     write_run(tmp_path / "classes", rounds=[make_round(1, 0.5, loss=6.0), make_round(2, 0.8, loss=1.0)])
     numbers = [make_round(n, None, r2=0.2, loss=2.0) for n in (1, 2)]
     write_run(tmp_path / "numbers", rounds=numbers, settings={"data": {"set": "aep"}})
-    contents = make_report([tmp_path], ReportSettings(tmp_path / "out", "csv", target=0.5)).contents
+    contents = make_report([tmp_path], ReportSettings(tmp_path / "out", "csv")).contents
     assert contents.score is None
     assert {"scores", "costs"} <= contents.tables.keys()
     assert contents.tables.keys().isdisjoint({"curves", "target"})
@@ -111,6 +111,8 @@ def test_runs_of_different_tasks_have_scores_but_no_common_curve(
     shown = capsys.readouterr().out
     assert "final accuracy" in shown
     assert "different learning tasks" in shown
+    with pytest.raises(ExperimentError, match=r"^--target 0.5: the runs have different learning tasks"):
+        make_report([tmp_path], ReportSettings(tmp_path / "out", "csv", target=0.5))
 
 
 def test_scores_of_different_tests_are_noted(tmp_path: Path) -> None:
