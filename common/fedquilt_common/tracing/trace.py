@@ -247,8 +247,8 @@ def _make_blueprint(modes: Mapping[bool, _Mode], module: nn.Module) -> Blueprint
     arrays = {name: _array(tensor, known.get(name), place, rows) for name, tensor in state.items()}
     attributes = {key: dims for each in modes.values() for key, dims in each.walk.attributes.items()}
     anatomy = Anatomy(
-        _name_groups(groups, _channel_units(module)), arrays, _kept_whole(state, known), list_statistics(module),
-        _exits(module), tuple(getattr(module, "start_layers", ())),
+        _name_groups(groups, _channel_units(module)), arrays, _kept_whole(state, known, arrays),
+        list_statistics(module), _exits(module), tuple(getattr(module, "start_layers", ())),
     )  # fmt: skip
     return Blueprint(
         anatomy,
@@ -364,13 +364,19 @@ _ONE: Final = "its channels only go together, as where groups of a convolution a
 """Why a dimension is not cut whose channels have become one."""
 
 
-def _kept_whole(state: Mapping[str, Tensor], known: Mapping[str, tuple[Dimension, ...]]) -> dict[str, str]:
-    """For each array that has one, the reason why a dimension of more than one entry is not cut."""
+def _kept_whole(
+    state: Mapping[str, Tensor], known: Mapping[str, tuple[Dimension, ...]], arrays: Mapping[str, ArrayAnatomy]
+) -> dict[str, str]:
+    """For each array that has one, the reason why a dimension of more than one entry is not cut.
+
+    The model's outputs, which are never cut, have none, whatever follows them.
+    """
     reasons: dict[str, str] = {}
     for name, tensor in state.items():
         if name not in known and tensor.numel() > 1:
             reasons[name] = "the forward pass does not use it"
-        for piece in resolve(piece for dim in known.get(name, ()) for piece in dim):
+        dims = (dim for place, dim in enumerate(known.get(name, ())) if place != arrays[name].outputs)
+        for piece in resolve(piece for dim in dims for piece in dim):
             reason = piece.channels.whole or (_ONE if piece.channels.size == 1 else "")
             if reason and reason not in EXPECTED and piece.length > 1:
                 reasons.setdefault(name, reason)

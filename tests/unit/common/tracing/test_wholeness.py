@@ -74,6 +74,11 @@ def test_the_share_counts_what_no_width_changes() -> None:
     require_groups(found)
 
 
+def test_the_models_outputs_are_not_listed_whatever_follows_them() -> None:
+    found = anatomy(lambda: nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 5), nn.LogSoftmax(1)), (6,))
+    assert describe_whole(found) == {}
+
+
 @pytest.mark.parametrize("groups", [2, 6])
 def test_grouped_convolutions_are_cut_and_reported_so(groups: int) -> None:
     found = anatomy(
