@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,6 +65,8 @@ def journal_errors(path: Path) -> Iterator[None]:
     except (sqlite3.Error, UnicodeError) as error:  # SQLite's message may quote damaged text
         if path.is_dir():
             raise damaged_journal(path, "it is a folder") from error
+        if path.exists() and not os.access(path, os.R_OK):
+            raise RunFolderError(f"{path} cannot be read. Let this user read and write the files of the run") from error
         if len(str(path.absolute())) > LONGEST_PATH:
             raise RunFolderError(
                 f"{path} cannot be used: SQLite opens no file whose path has more than {LONGEST_PATH} characters. "

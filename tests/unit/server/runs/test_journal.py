@@ -289,6 +289,14 @@ def test_a_locked_journal_names_the_other_program(path: Path) -> None:
         raise sqlite3.OperationalError("database is locked")
 
 
+def test_a_journal_that_this_user_may_not_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "journal.sqlite"
+    path.touch()
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may read every file
+    with pytest.raises(RunFolderError, match=r"cannot be read\. Let this user"), journal_errors(path):
+        raise sqlite3.OperationalError("unable to open database file")
+
+
 def test_a_path_that_is_too_long_for_sqlite_is_the_reason(tmp_path: Path) -> None:
     folder = tmp_path.joinpath(*3 * ["a" * 200])
     folder.mkdir(parents=True)
