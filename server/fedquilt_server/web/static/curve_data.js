@@ -65,7 +65,7 @@ export function specs() {
       { column: "down", label: "Down", colour: "down", mark: "circle" },
       { column: "up", label: "Up", colour: "up", dash: [7, 4], mark: "square" },
     ] },
-    energy: { title: "Energy per round", ...energy, zero: true, lines: [{ column: "joules", label: "All boards", colour: "joules", mark: "circle" }] },
+    energy: { title: "Energy per round", ...energy, zero: true, lines: [{ column: "joules", label: "Boards that report it", colour: "joules", mark: "circle" }] },
     time: { title: "Seconds per round", ...time, zero: true, stack: true, lines: STACK.map((name) => (
       { column: name, label: name[0].toUpperCase() + name.slice(1), colour: name })) },
   };
