@@ -63,7 +63,7 @@ class QFedAvg(FedAvg):
         return sgd_problem(training, "the server's steps follow from the learning rate of SGD")
 
     def make_task(self, state: State, ctx: ServerContext) -> Task:
-        return Task("train", state.arrays, metrics=dict.fromkeys((PART, STEP), (0.0, 1e150)))
+        return Task("train", state.arrays, metrics={PART: (1e-300, 1e150), STEP: (0.0, 1e150)})
 
     def merge(self, state: State, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> State:
         fair = {client: replace(reply, weight=reply.metrics[PART]) for client, reply in replies.items()}
