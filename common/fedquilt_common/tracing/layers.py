@@ -254,7 +254,7 @@ def softmax(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], resul
 
 
 def gated(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
-    """``nn.GLU``: both halves of one dimension share one index set."""
+    """``nn.GLU``: both halves of one dimension of the shape share one index set."""
     return glu(walk, "glu", (args[0], module.dim), {}, result)
 
 

@@ -55,7 +55,7 @@ def chunk(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Sequence[
 
 
 def glu(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
-    """glu, ``nn.GLU``: both halves of one dimension share one index set."""
+    """glu: both halves of one dimension of the shape share one index set."""
     x, given = args[0], find_argument(args, kwargs, 1, "dim")[0]
     place = (-1 if given is None else given) % len(x.shape)
     half = dimension(result.shape[place], walk.where, walk.depth)
