@@ -77,8 +77,7 @@ class EventFile:
             with report_disk_errors(path):
                 path.unlink(missing_ok=True)
         cut_incomplete_line(path)
-        self.last_seq = _find_last_seq(path)
-        self.latest = read_events(path)[-keep:]
+        self.last_seq, self.latest = _read_end(path, keep)
         self._keep = keep
 
     def add(self, event: RunEvent) -> bool:
@@ -142,19 +141,20 @@ def read_tail(path: Path, most: int) -> tuple[int, bytes]:
     return (start + cut, text[cut:]) if start else (0, text)
 
 
-def _find_last_seq(path: Path) -> int:
-    """Return the greatest number of an event of a journal in an ``events.jsonl``; 0 without one.
+def _read_end(path: Path, keep: int) -> tuple[int, list[RunEvent]]:
+    """Return the greatest number of a journal's event in an ``events.jsonl``, and the last ``keep`` events.
 
-    Events without a number, such as notices, may fill the file's end.
+    The number is 0 without such an event. Events without a number, such as notices, may fill the file's end.
 
     Raises:
         RunFolderError: the file cannot be read.
     """
     most, size = _TAIL_BYTES, path.stat().st_size if path.exists() else 0
     while True:
-        found = [event.seq for event in read_events(path, most) if event.seq is not None]
-        if found or most >= size:
-            return max(found, default=0)
+        found = read_events(path, most)
+        numbers = [event.seq for event in found if event.seq is not None]
+        if numbers or most >= size:
+            return max(numbers, default=0), found[-keep:]
         most *= 4
 
 

@@ -219,7 +219,8 @@ class Workbench(ExperimentTools):
         algorithm = self.algorithm()
         if isinstance(algorithm, PartialTraining):
             part = algorithm.narrowest_part(self.anatomy, {line.kind for line in self.experiment.fleet})
-            check_cut(self._usual_builder, self.blueprint, self.dataset.train.x, part)
+            if any(2 * kept.count < kept.size for kept in part.kept):  # half of the channels has run already
+                check_cut(self._usual_builder, self.blueprint, self.dataset.train.x, part)
 
     def _check_own_models(self) -> None:
         if not declaration_of(self.algorithm()).any_models:

@@ -46,6 +46,15 @@ def test_the_file_as_it_is_published(tmp_path: Path) -> None:
     assert "a fixed fifth of the rows is the test set" in found.note
 
 
+def test_the_date_features_of_fedaiots_code(tmp_path: Path) -> None:
+    """The features change, the rows and their targets do not."""
+    write(tmp_path, csv_lines(200))
+    text, code = aep.load(tmp_path), aep.load(tmp_path, calendar=("month", "day"))
+    assert code.train.x.shape == text.train.x.shape
+    assert not np.allclose(code.train.x, text.train.x, atol=0.1)
+    assert np.array_equal(code.train.y, text.train.y)
+
+
 def test_the_archive_of_the_uci_repository(tmp_path: Path) -> None:
     write(tmp_path, csv_lines(60))
     plain = aep.load(tmp_path)

@@ -171,7 +171,7 @@ def test_a_training_that_diverged_in_its_last_round_has_not_finished_when_it_is_
     for _ in range(2):
         with pytest.raises(RunFailedError, match="on_divergence: stop"):
             train(tmp_path / "run", {**wild, "rounds": last})
-    assert not (tmp_path / "run" / "model.safetensors").exists()
+    assert not (tmp_path / "run" / "global.safetensors").exists()
     assert len(read_run(tmp_path / "run").rounds) == last
 
 

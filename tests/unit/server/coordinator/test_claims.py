@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fedquilt_common.errors import ProtocolError
 from fedquilt_common.types import Assignments
 from fedquilt_common.wire.messages import AgentPresence
 from fedquilt_server.coordinator import claims as module
@@ -90,6 +91,16 @@ def test_agents_that_left_take_no_room(world: ClaimsWorld, monkeypatch: pytest.M
     world.say("a", [0, 1])
     world.say("a")
     world.claims.check_room(AgentPresence(agent="b", online=True, boot=1, clients=[0, 1]))
+
+
+def test_the_room_is_that_of_the_newest_claims(world: ClaimsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_CLAIMS", 4)
+    world.say("a", [0, 1, 2])
+    world.say("a", [0], boot=2)
+    world.say("b", [1])
+    world.claims.check_room(AgentPresence(agent="b", online=True, boot=1, clients=[1, 2, 3]))  # instead of its own one
+    with pytest.raises(ProtocolError, match="claim 5 clients together"):
+        world.claims.check_room(AgentPresence(agent="c", online=True, boot=1, clients=[1, 2, 3]))
 
 
 def test_no_message_brings_back_a_board_that_was_revoked_after_it_left(world: ClaimsWorld) -> None:

@@ -81,8 +81,8 @@ def test_the_energy_of_a_resumed_run_goes_on(tmp_path: Path, monkeypatch: pytest
         agents = AgentList()
         display = StatusUpdater(StatusStore(Snapshot()), agents)
         display.start(run)
-        before = display.take_energy()  # the coordinator stopped
-        assert (before["joules"], before["joules_estimated"], before["joules_measured"]) == (12.0, False, False)
+        before = {"joules": 12.0, "joules_estimated": False, "joules_measured": False}  # the coordinator stopped
+        assert display.take_energy() == {**before, "joules_boards": 1, "joules_boards_missing": 0}
         report_energy(agents, 200.0, 5000.0)
         report_energy(agents, 201.0, 5003.0)
         assert display.take_energy()["joules"] == 3.0

@@ -46,6 +46,23 @@ def test_steps_that_are_not_the_gradients_of_this_round_are_refused(algorithm: d
         bench(algorithm, keep_optimiser=True, momentum=0.9).check()
 
 
+@pytest.mark.parametrize(
+    ("widths", "kept"), [({"a": 1.0, "generic": 0.25}, [4, 4]), ({"a": 0.1, "generic": 0.5}, None)]
+)
+def test_the_narrowest_sub_model_of_the_fleet_runs_before_the_run(
+    widths: dict[str, float], kept: list[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = list[Any]()
+
+    def note(_build: Any, _blueprint: Any, _x: Any, part: Any = None) -> None:
+        parts.append(part)
+
+    monkeypatch.setattr("fedquilt_common.tracing.dry_run.check_cut", note)
+    bench({"name": "heterofl", "widths": widths}).check()
+    assert parts[0] is None
+    assert [[indices.count for indices in part.kept] for part in parts[1:]] == ([kept] if kept else [])
+
+
 def test_a_proximal_term_that_overshoots_is_refused() -> None:
     bench({"name": "fednova", "mu": 1.9}, lr=0.5).check()
     with pytest.raises(ExperimentError, match=r"^training.lr = 0.5: times mu = 2 it is 1, .* a smaller training.lr"):

@@ -43,6 +43,17 @@ def test_clients_without_an_accuracy_have_the_main_metric_of_their_task() -> Non
     assert (client["client"], client["accuracy"], client["score"]) == ("3", "", "-0.5")
 
 
+def test_the_last_row_of_result_json_has_each_score_of_the_round_that_was_evaluated_last() -> None:
+    rows = [round_row(1, accuracy=0.9, scores={"macro_f1": 0.8}), round_row(2), round_row(3)]
+    final = final_row(rows, 0)
+    assert (final["accuracy"], final["macro_f1"]) == (0.9, 0.8)
+
+
+def test_the_rate_leaves_out_the_time_in_which_the_coordinator_did_not_run() -> None:
+    final = final_row([round_row(1, seconds=2.0), round_row(2, seconds=32.0, away_seconds=30.0)], 0)
+    assert (final["seconds"], final["rounds_per_second"]) == (34.0, 0.5)
+
+
 def test_the_best_value_of_an_error_is_the_least() -> None:
     rows = [round_row(n, **score_fields(scores)) for n, scores in enumerate((
         {"r2": 0.1, "mae": 3.0, "personal_r2": 0.3}, {"r2": 0.3, "mae": 2.0, "personal_r2": 0.2},

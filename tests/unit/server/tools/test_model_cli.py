@@ -142,7 +142,11 @@ def test_start_layers_have_numbers_or_names(tmp_path: Path) -> None:
     ("name", "problem", "heads"),
     [
         ("odd", "algorithms with sub-models refuse this model: the model cannot be cut: '1': nothing is known", 1),
-        ("fixed", "algorithms with sub-models refuse this model: the model cannot be cut: its sub-model with ", 1),
+        (
+            "fixed",
+            "algorithms with sub-models refuse this model: the model cannot be cut: its sub-model with 8 of 16",
+            1,
+        ),
         ("extra", "model.name = lab:extra: the model returns 2 outputs of shape (10), (10) in training, but 1", 0),
     ],
 )
