@@ -2,12 +2,14 @@
 
 Two federations are neighbours if one client's samples are replaced by others. A round draws its clients without
 replacement, so their number reveals nothing; the amplification by sampling is that of Wang, Balle and Kasiviswanathan,
-"Subsampled Renyi Differential Privacy and Analytical Moments Accountant", AISTATS 2019, theorem 9.
+"Subsampled Renyi Differential Privacy and Analytical Moments Accountant", AISTATS 2019, theorem 9. For somebody who knows
+who was asked, the rounds are one Gaussian mechanism, whose epsilon is exact.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -48,9 +50,41 @@ def central_epsilon(spent: Sequence[NoisyRounds], delta: float) -> float:
         spent: the rounds, in any order.
         delta: probability, in (0, 1), with which the guarantee may fail.
     """
-    divergence = sum((_divergence(one) for one in spent), np.zeros(len(_ORDERS)))
-    if not divergence.any():
+    if not any(one.rounds for one in spent):
         return 0.0
+    known = _gaussian_epsilon(math.sqrt(sum(one.rounds * (SENSITIVITY / one.noise) ** 2 for one in spent)), delta)
+    if all(one.asked >= one.clients for one in spent):
+        return known
+    return min(known, _sampled_epsilon(spent, delta))
+
+
+def _gaussian_epsilon(shift: float, delta: float) -> float:
+    """Return the least epsilon of a Gaussian mechanism, exactly.
+
+    Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018, theorem 8. Gaussian mechanisms
+    that run one after the other are one whose ``shift`` is the root of the sum of squares (Dong, Roth and Su, "Gaussian
+    Differential Privacy", 2022, corollary 3.3).
+
+    Args:
+        shift: the sensitivity divided by the standard deviation of the noise, above 0.
+        delta: as in ``central_epsilon``.
+    """
+    from scipy.optimize import brentq  # not at the top: a coordinator without central privacy does not need it
+    from scipy.special import log_ndtr
+
+    def excess(epsilon: float) -> float:
+        first, second = log_ndtr(shift / 2 - epsilon / shift), epsilon + log_ndtr(-shift / 2 - epsilon / shift)
+        return float(first + np.log1p(-np.exp(min(second - first, -1e-16))) - math.log(delta))
+
+    if excess(0.0) <= 0:
+        return 0.0
+    enough = shift * (shift / 2 + math.sqrt(-2 * math.log(delta)))  # there, the first term alone is at most delta
+    return float(brentq(excess, 0.0, enough, xtol=1e-12, rtol=1e-12))
+
+
+def _sampled_epsilon(spent: Sequence[NoisyRounds], delta: float) -> float:
+    """Return a bound of the epsilon of rounds for somebody who does not know who was asked."""
+    divergence = sum((_divergence(one) for one in spent), np.zeros(len(_ORDERS)))
     # Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy", NeurIPS 2020, proposition 12
     slack = np.log1p(-1 / _ORDERS) - (np.log(delta) + np.log(_ORDERS)) / (_ORDERS - 1)
     return max(0.0, float((divergence + slack).min()))

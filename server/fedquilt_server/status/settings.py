@@ -34,8 +34,8 @@ def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def compared(experiment: Mapping[str, Any]) -> Settings:
-    """Return the dotted settings that distinguish groups of runs."""
-    return {key: value for key, value in flatten(experiment) if key not in NOT_COMPARED}
+    """Return the dotted settings that distinguish groups of runs; not those that are null, which older runs lack."""
+    return {key: value for key, value in flatten(experiment) if value is not None and key not in NOT_COMPARED}
 
 
 def fingerprint(settings: Settings) -> str:
@@ -50,15 +50,15 @@ def differing_keys(several: Sequence[Settings]) -> list[str]:
     """
     keys = dict.fromkeys(key for one in several for key in one)
     differ = [key for key in keys if len({_mark(one.get(key, MISSING)) for one in several}) > 1]
-    return sorted(differ, key=lambda key: _rank(key, several))
+    return sorted(differ, key=_rank)
 
 
-def _rank(key: str, several: Sequence[Settings]) -> tuple[int, int, bool]:
-    """Return the place of a key: ``FIRST_KEYS``, the sections, the rest; in a section, one that is only null last."""
+def _rank(key: str) -> tuple[int, int]:
+    """Return the place of a key: ``FIRST_KEYS``, the sections, the rest."""
     section = key.partition(".")[0]
     first = FIRST_KEYS.index(key) if key in FIRST_KEYS else len(FIRST_KEYS)
     place = _SECTIONS.index(section) if section in _SECTIONS else len(_SECTIONS)
-    return first, place, all(one.get(key) is None for one in several)
+    return first, place
 
 
 def _mark(value: Any) -> str:

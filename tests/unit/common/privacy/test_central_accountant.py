@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,13 +31,20 @@ def test_epsilon_is_that_of_dp_accounting(rounds: NoisyRounds, delta: float, eps
     assert central_epsilon([rounds], delta) == pytest.approx(epsilon, rel=1e-9)
 
 
-def test_without_sampling_it_is_the_gaussian_mechanism() -> None:
-    """Each order has the divergence order / (2 noise^2); the best order is found here among finer ones."""
-    rounds, delta = NoisyRounds(6.0, 20, 20, 10), 1e-5
-    noise = 6.0 / SENSITIVITY
-    orders = [1 + step / 1000 for step in range(200, 100_000)]
-    exact = min(10 * a / (2 * noise**2) + math.log1p(-1 / a) - math.log(delta * a) / (a - 1) for a in orders)
-    assert exact <= central_epsilon([rounds], delta) <= 1.01 * exact
+@pytest.mark.parametrize("rounds", [[NoisyRounds(6.0, 20, 20, 10)], [NoisyRounds(4.0, 20, 20, 3), NoisyRounds(9.0, 5, 5)]])
+def test_without_sampling_it_is_the_gaussian_mechanism_to_the_digit(rounds: list[NoisyRounds]) -> None:
+    """delta is the integral of how much the density exceeds exp(epsilon) times that of the neighbour."""
+    delta, shift = 1e-5, math.sqrt(sum(one.rounds * (SENSITIVITY / one.noise) ** 2 for one in rounds))
+    epsilon = central_epsilon(rounds, delta)
+    x, width = np.linspace(-12, 12 + shift, 400_001, retstep=True)
+    density = (np.exp(-((x - mean) ** 2) / 2) / math.sqrt(2 * math.pi) for mean in (shift, 0.0))
+    mine, others = density
+    assert float(np.maximum(mine - math.exp(epsilon) * others, 0).sum() * width) == pytest.approx(delta, rel=1e-6)
+
+
+def test_rounds_that_ask_nearly_all_clients_cost_no_more_than_for_those_who_know_who_was_asked() -> None:
+    all_asked = central_epsilon([NoisyRounds(6.0, 20, 20, 10)], 1e-5)
+    assert central_epsilon([NoisyRounds(6.0, 20, 21, 10)], 1e-5) == all_asked
 
 
 @given(st.floats(0.5, 20), st.integers(1, 49), st.integers(1, 40))

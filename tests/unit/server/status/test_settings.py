@@ -39,9 +39,11 @@ def test_groups_are_named_by_as_few_keys_as_possible() -> None:
 
 
 def test_what_the_runs_compare_is_named_before_their_number_of_rounds() -> None:
-    plain = {"rounds": 6, "algorithm.name": "fedavg", "privacy": None}
-    private = {"rounds": 4, "algorithm.name": "fedavg", "privacy.mode": "central", "privacy.epsilon": 20}
+    plain = compared({"rounds": 6, "algorithm": {"name": "fedavg"}, "privacy": None})
+    private = compared({"rounds": 4, "algorithm": {"name": "fedavg"}, "privacy": {"mode": "central", "epsilon": 20}})
+    older = compared({"rounds": 6, "algorithm": {"name": "fedavg"}})  # written before there was a section `privacy`
     assert short_names([plain, private]) == ["fedavg", "mode=central"]
+    assert fingerprint(plain) == fingerprint(older)
     assert short_names([plain, {**plain, "rounds": 4}]) == ["rounds=6", "rounds=4"]
 
 
