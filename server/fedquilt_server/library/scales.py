@@ -11,7 +11,8 @@ from fedquilt_common.learning_tasks.metrics import ACCURACY
 from fedquilt_server.library.quantities import QUANTITIES, Unit
 from fedquilt_server.status.units import DASH, fixed, percentage
 
-CellKind: TypeAlias = Unit | Literal["text", "count"]
+CellKind: TypeAlias = Unit | Literal["text", "count", "points"]
+"""``points`` are differences of shares, in percentage points."""
 DIGITS: Final = 3
 """Significant digits of a number below 1000; a larger one has them all."""
 SHARE_DIGITS: Final = 2
@@ -35,6 +36,7 @@ _STEPS: Final[dict[CellKind, tuple[tuple[float, float, str], ...]]] = {
     "joules": ((1e6, 1e-6, "MJ"), (1e4, 1e-3, "kJ"), (0.0, 1.0, "J")),
     "seconds": ((36_000.0, 1 / 3600, "h"), (0.0, 1.0, "s")),
     "share": ((0.0, 100.0, "%"),),
+    "points": ((0.0, 100.0, "points"),),
     "number": ((0.0, 1.0, ""),),
 }
 """From which largest value a column has which factor and unit."""
@@ -43,7 +45,7 @@ _STEPS: Final[dict[CellKind, tuple[tuple[float, float, str], ...]]] = {
 def scale_of(kind: CellKind, values: Sequence[float]) -> Scale:
     """Return the unit in which a column of these values is easy to read: that of the largest, if it suits the rest."""
     known = [abs(value) for value in values if math.isfinite(value)]
-    if kind not in _STEPS or (kind != "share" and not known):
+    if kind not in _STEPS or (kind not in ("share", "points") and not known):
         return Scale()
     largest, smallest = max(known, default=0.0), min(filter(None, known), default=math.inf)
     possible = [(factor, symbol) for start, factor, symbol in _STEPS[kind] if largest >= start]
@@ -58,6 +60,8 @@ def number_text(value: float, scale: Scale) -> str:
     if scale.kind == "share":
         return percentage(value, SHARE_DIGITS)
     shown = value * scale.factor or 0.0  # no -0
+    if scale.kind == "points":
+        return fixed(shown if abs(shown) >= 0.005 else 0.0, SHARE_DIGITS)
     if shown and not _FIXED[0] <= abs(shown) < _FIXED[1]:
         return f"{shown:.{DIGITS - 1}e}"
     return fixed(shown, _decimals(shown, scale))

@@ -67,7 +67,7 @@ def read_published(path: Path) -> list[PublishedTable]:
 def _find_percentages(table: PublishedTable) -> Iterator[str]:
     for figure in table.figures:
         for score, value in figure.scores.items():
-            if _kind_of(score) == "share" and value > 1:
+            if _kind_of(score) in ("share", "points") and value > 1:
                 yield f"{score}: {value:g} is no share; write a number from 0 to 1, such as 0.8308 for 83.08 %"
 
 
@@ -159,7 +159,8 @@ def _find_problems(
 ) -> Iterator[str]:
     """Yield a sentence for each key and score that no run has, and for each percentage in the place of a share."""
     known = {key for group in groups for key in group.settings}
-    for key in sorted({key for figure in table.figures for key in figure.case} - known):
+    asked = {key for figure in table.figures for key, value in figure.case.items() if value is not None}
+    for key in sorted(asked - known):
         yield f"No run has the setting '{key}': check its spelling."
     compared: dict[str, list[float | None]] = {}
     for figure in table.figures:
@@ -187,7 +188,12 @@ def _kind_of(score: str) -> CellKind:
     quantity = QUANTITIES.get(plain)
     share = plain in ("client_accuracy", "waste_rate") or plain.startswith(_LEVELS)
     size = plain.endswith("memory_peak")
-    return quantity.unit if quantity else "share" if share else "bytes" if size else "number"
+    kind = quantity.unit if quantity else "share" if share else "bytes" if size else "number"
+    return _kind_of_difference(kind) if score.startswith(GAIN) else kind
+
+
+def _kind_of_difference(kind: CellKind) -> CellKind:
+    return "points" if kind == "share" else kind
 
 
 def _late_of(score: str) -> str | None:
@@ -202,7 +208,7 @@ def _columns(score: str) -> tuple[Column, ...]:
     return (
         Column(f"{score}_published", f"{heading}, published", kind),
         Column(score, f"{heading}, ours", kind),
-        Column(f"{score}_difference", "ours - published", kind),
+        Column(f"{score}_difference", "ours - published", _kind_of_difference(kind)),
         *(Column(late, f"{late}, ours".replace("_", " "), kind) for late in [_late_of(score)] if late),
     )
 

@@ -123,7 +123,7 @@ def test_a_score_over_the_first_part_of_the_rounds(name: str, value: float | Non
     assert figure_of(run, name) == (None if value is None else near(value))
     table = PublishedTable.model_validate({"source": "x", "figures": [{"case": {"seed": 1}, "scores": {name: 0.4}}]})
     kinds = {column.kind for column in published_tables([table], group_runs([run]))[0].columns[3:]}
-    assert kinds == {"number" if "r2" in name else "share"}
+    assert kinds == ({"number"} if "r2" in name else {"share", "points"})
 
 
 def test_a_gain_is_measured_against_the_most_similar_run_with_the_same_seed(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_gain_is_measured_against_the_most_similar_run_with_the_same_seed(tmp_
     assert [row[4] for row in found.rows] == [
         MeanDeviation(near(0.2), near(math.sqrt(0.02)), 2), MeanDeviation(near(0.05), None, 1),
     ]  # fmt: skip
-    assert [column.kind for column in found.columns[3:]] == ["share"] * 3
+    assert [column.kind for column in found.columns[3:]] == ["points"] * 3
 
 
 def test_the_last_ten_stand_beside_a_best_gain_too(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_the_last_ten_stand_beside_a_best_gain_too(tmp_path: Path) -> None:
     figures = [{"case": {"method": "fedmd"}, "scores": {"gain_best_accuracy": 0.3}}]
     table = PublishedTable.model_validate({"source": "x", "baseline": {"method": "alone"}, "figures": figures})
     found = published_tables([table], group_runs(swept))[0]
-    assert [(column.key, column.kind) for column in found.columns[-1:]] == [("gain_last_10_accuracy", "share")]
+    assert [(column.key, column.kind) for column in found.columns[-1:]] == [("gain_last_10_accuracy", "points")]
     assert (found.rows[0][4], found.rows[0][6]) == (
         MeanDeviation(near(0.4), None, 1),
         MeanDeviation(near(0.2), None, 1),
