@@ -135,10 +135,11 @@ class A:
 # may import from. A room that needs another one gets a line here, and the graph must stay free of cycles.
 COMMON = {
     "errors": "",
+    "terminal": "",
     "terminal_text": "",
     "error_messages": "terminal_text",
     "plurals": "",
-    "wide_tables": "",
+    "wide_tables": "terminal",
     "seeds": "",
     "stored_samples": "",
     "types": "stored_samples",
@@ -174,10 +175,10 @@ COMMON = {
     "catalogue": "algorithms datasets errors models user_imports",
     "data_tools": (
         "aggregation catalogue cli datasets downloads errors experiment_file experiment_tools files learning_tasks "
-        "rejections terminal_text types user_imports wire"
+        "rejections terminal terminal_text types user_imports wire"
     ),
     "broker_options": "errors wire",
-    "doctor": "broker_options errors experiment learning_tasks plurals terminal_text training types wire",
+    "doctor": "broker_options errors experiment learning_tasks plurals terminal terminal_text training types wire",
     "private_memory": "types",
     "training_jobs": "files types wire",
     "worker_lines": "training_jobs",

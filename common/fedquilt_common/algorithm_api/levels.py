@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from fedquilt_common.errors import ExperimentError, SliceError
@@ -34,3 +35,24 @@ def find_level(algorithm: object, name: str, ctx: ServerTools | ClientContext) -
     except SliceError as error:
         raise ExperimentError(str(error)) from None
     return part
+
+
+def smallest_parts(algorithm: object, kinds: Collection[str], ctx: ServerTools) -> Sequence[Slice]:
+    """Return the smallest sub-models that boards train, which the coordinator runs once before the first round.
+
+    Args:
+        algorithm: its method ``smallest_parts`` returns them. An algorithm without that method has none.
+        kinds: of the fleet's boards.
+        ctx: has the model's ``anatomy``.
+
+    Raises:
+        ExperimentError: the model does not have the algorithm's sub-models.
+    """
+    own = getattr(algorithm, "smallest_parts", None)
+    if own is None:
+        return ()
+    try:
+        parts: Sequence[Slice] = own(kinds, ctx)
+    except SliceError as error:
+        raise ExperimentError(str(error)) from None
+    return parts

@@ -7,7 +7,7 @@ learns about a board's resources only from the sub-models that it returns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -139,6 +139,10 @@ class AdaptiveFL:
         if name not in members:
             raise SliceError(f"fleet: fits = {name}: the pool has no such level; choose one of {', '.join(members)}")
         return members[name]
+
+    def smallest_parts(self, kinds: Collection[str], ctx: ServerTools) -> Sequence[Slice]:
+        """Return the pool's smallest member: a board of any kind trains it if no other fits."""
+        return [min((member.part for member in self.pool(ctx)), key=lambda part: part.entries)]
 
     # -- server ------------------------------------------------------------------------------------
 

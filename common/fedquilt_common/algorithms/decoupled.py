@@ -7,7 +7,7 @@ that can train it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import mean
 from fedquilt_common.aggregation.client_evaluation import EVALUATE, count_locally, evaluate_locally
-from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, Round, ServerContext, State, Task
+from fedquilt_common.algorithm_api import (
+    ClientContext,
+    Declaration,
+    Reply,
+    Round,
+    ServerContext,
+    ServerTools,
+    State,
+    Task,
+)
 from fedquilt_common.errors import SliceError
 from fedquilt_common.submodels.adaptivefl_pool import Start, cut_from, find_start
 from fedquilt_common.submodels.selection import Widths, check_widths, kinds_by_width, level_of
@@ -56,6 +65,12 @@ class Decoupled:
         check_widths("widths", self.widths)
         if max(self.widths.values()) != 1:
             raise ValueError(f"widths = {dict(self.widths)!r}: one level must have width 1, the whole model")
+
+    def smallest_parts(self, kinds: Collection[str], ctx: ServerTools) -> Sequence[Slice]:
+        """Return the narrowest sub-model that boards of these kinds train."""
+        levels = kinds_by_width(self.widths)
+        chosen = levels if self.data == "affordable" else [level_of(kind, levels) for kind in kinds]
+        return [self._part(ctx.anatomy, min(self.widths[level] for level in chosen))]
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
         smaller = {

@@ -8,14 +8,24 @@ leaves the distillation out by default; ``method`` chooses between the two.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Final, Literal
 
 from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
 from fedquilt_common.aggregation.client_evaluation import EVALUATE, count_locally, evaluate_locally
-from fedquilt_common.algorithm_api import ClientContext, Declaration, Loss, Reply, Round, ServerContext, State, Task
+from fedquilt_common.algorithm_api import (
+    ClientContext,
+    Declaration,
+    Loss,
+    Reply,
+    Round,
+    ServerContext,
+    ServerTools,
+    State,
+    Task,
+)
 from fedquilt_common.algorithm_api.pooling import SUB_MODELS
 from fedquilt_common.algorithms.families.levels import evaluate_levels
 from fedquilt_common.errors import SliceError
@@ -88,6 +98,11 @@ class ScaleFL:
             )
         wide = prefix(anatomy, self.widths[kind], "floor")
         return Slice(anatomy, wide.kept, absent_arrays(anatomy, self.exits[kind]))
+
+    def smallest_parts(self, kinds: Collection[str], ctx: ServerTools) -> Sequence[Slice]:
+        """Return the sub-model of each kind of board: a wider one may have fewer exits."""
+        levels = kinds_by_width(self.widths)
+        return [self.part(ctx.anatomy, level) for level in sorted({level_of(kind, levels) for kind in kinds})]
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
         for kind in self.widths:

@@ -27,6 +27,7 @@ from fedquilt_common.datasets import FOLDER_VARIABLE, UNPREPARED, data_folder
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.experiment_file import load_experiment
 from fedquilt_common.experiment_tools import ExperimentTools
+from fedquilt_common.terminal import make_console
 from fedquilt_common.user_imports import print_to_stderr
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -55,7 +56,7 @@ def list_(data: FolderOfSets = None, json_: JsonFacts = False) -> None:
     if json_:
         typer.echo(json.dumps([asdict(entry) for entry in sets], indent=2))
     else:
-        Console(soft_wrap=True).print(draw_sets(sets))
+        make_console(soft_wrap=True).print(draw_sets(sets))
 
 
 @data_app.command("get")
@@ -117,7 +118,7 @@ def inspect_(
     if json_:
         typer.echo(json.dumps(asdict(found), indent=2, allow_nan=False))
     else:
-        _print_inspection(found, Console())
+        _print_inspection(found, make_console())
     if png is not None:
         if found.clients is None:
             raise ExperimentError(f"--png: {target} holds no data set whose samples can be counted; leave it out")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import (
     BarColumn,
@@ -23,6 +22,7 @@ from fedquilt_common.data_tools.get_data import OnFile, ReceivedFile
 from fedquilt_common.data_tools.list_data import ListedSet
 from fedquilt_common.data_tools.shard_folder import OnShard
 from fedquilt_common.downloads.partial import OnBytes
+from fedquilt_common.terminal import make_console
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def show_bytes(*, visible: bool) -> Iterator[OnFile]:
     columns = (
         TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
     )  # fmt: skip
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     with Progress(*columns, console=console, disable=not visible or not console.is_terminal) as progress:
 
         def begin(what: str) -> OnBytes:
@@ -57,7 +57,7 @@ def show_files(what: str, *, visible: bool) -> Iterator[OnShard]:
         what: text before the bar.
         visible: False shows nothing.
     """
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not visible or not console.is_terminal) as progress:
         task = progress.add_task(what, total=None)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from fedquilt_common.broker_options import BrokerCaOption, BrokerCertOption, BrokerKeyOption, check_federation
@@ -20,6 +19,7 @@ from fedquilt_common.doctor.relay import check_relay, is_relay
 from fedquilt_common.doctor.settings import read_address
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.agent_config import read_agent_config
+from fedquilt_common.terminal import make_console
 from fedquilt_common.terminal_text import printable
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -97,7 +97,7 @@ def _state_folder(settings: dict[str, Any], config: Path | None) -> Path:
 
 
 def _print(checks: list[Check]) -> None:
-    console, width = Console(soft_wrap=True), max(len(check.name) for check in checks)
+    console, width = make_console(soft_wrap=True), max(len(check.name) for check in checks)
     for check in checks:
         found = printable(f" {check.name:<{width}}  {check.said}")
         console.print(Text.assemble((f"{check.state:<4}", _COLOURS[check.state]), found), highlight=False)

@@ -2,8 +2,8 @@
 
 Two federations are neighbours if one client's samples are replaced by others. A round draws its clients without
 replacement, so their number reveals nothing; the amplification by sampling is that of Wang, Balle and Kasiviswanathan,
-"Subsampled Renyi Differential Privacy and Analytical Moments Accountant", AISTATS 2019, theorem 9. For somebody who knows
-who was asked, the rounds are one Gaussian mechanism, whose epsilon is exact.
+"Subsampled Renyi Differential Privacy and Analytical Moments Accountant", AISTATS 2019, theorem 9. For somebody who
+knows which clients were asked, the rounds are one Gaussian mechanism, whose epsilon is exact.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def central_epsilon(spent: Sequence[NoisyRounds], delta: float) -> float:
 def _gaussian_epsilon(shift: float, delta: float) -> float:
     """Return the least epsilon of a Gaussian mechanism, exactly.
 
-    Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018, theorem 8. Gaussian mechanisms
-    that run one after the other are one whose ``shift`` is the root of the sum of squares (Dong, Roth and Su, "Gaussian
+    Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018, theorem 8. Mechanisms
+    one after the other are one whose ``shift`` is the root of the sum of squares (Dong, Roth and Su, "Gaussian
     Differential Privacy", 2022, corollary 3.3).
 
     Args:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedquilt_common.process.signals import StopSignal
+from fedquilt_common.terminal import make_console
 from fedquilt_common.terminal_text import printable
 from fedquilt_common.wide_tables import print_whole
 from fedquilt_common.wire.messages import IDLE_TELEMETRY_SECONDS
@@ -90,7 +91,7 @@ def _print_once(federation: Federation, url: str, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([board.as_row() for board in found], indent=2))
     else:
-        console = Console()
+        console = make_console()
         print_whole(health_table(found, time.time(), "", console.width if console.is_terminal else None))
 
 
@@ -114,7 +115,7 @@ def _await_health(listener: FleetListener, stop: StopSignal) -> None:
 
 def _watch(federation: Federation, url: str, as_json: bool) -> None:
     """Show every change until a signal arrives: as lines of JSON, as a live table, or as lines of text in a pipe."""
-    stop, console = StopSignal(), Console()
+    stop, console = StopSignal(), make_console()
     with FleetListener(federation, url) as listener:
         if as_json:
             _print_changes(listener, stop)

@@ -16,10 +16,10 @@ from fedquilt_common.algorithm_api import (
     find_level,
     participation_problem,
     pooling_problem,
+    smallest_parts,
     training_problem,
 )
 from fedquilt_common.algorithms import ALGORITHMS
-from fedquilt_common.algorithms.families.partial_training import PartialTraining
 from fedquilt_common.datasets.public import digest_samples
 from fedquilt_common.datasets.sensor_noise import check_inputs
 from fedquilt_common.datasets.shares import take_samples
@@ -208,18 +208,16 @@ class Workbench(ExperimentTools):
             self._check_parameters()
         if self.uses_sub_models:
             self.check_sub_models()
-            self._check_narrowest()
+            self._check_smallest()
         self._check_levels()
         self._check_budgets()
 
-    def _check_narrowest(self) -> None:
-        """Check that the narrowest sub-model of the fleet runs, if widths alone determine it."""
+    def _check_smallest(self) -> None:
+        """Check that the smallest sub-models of the fleet run."""
         from fedquilt_common.tracing.dry_run import check_cut
 
-        algorithm = self.algorithm()
-        if isinstance(algorithm, PartialTraining):
-            part = algorithm.narrowest_part(self.anatomy, {line.kind for line in self.experiment.fleet})
-            if any(2 * kept.count < kept.size for kept in part.kept):  # half of the channels has run already
+        for part in smallest_parts(self.algorithm(), {line.kind for line in self.experiment.fleet}, self):
+            if not part.is_full:
                 check_cut(self._usual_builder, self.blueprint, self.dataset.train.x, part)
 
     def _check_own_models(self) -> None:

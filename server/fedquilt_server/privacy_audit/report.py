@@ -7,9 +7,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
+from fedquilt_common.terminal import make_console
 from fedquilt_common.wide_tables import print_whole
 from fedquilt_server.status.units import percent
 
@@ -89,7 +89,7 @@ def print_report(report: AuditReport) -> None:
         table.add_row(row.attack, *counts, f"{row.auc:.3f}", interval, f"{row.tpr:.3f}", allowed)
     print_whole(table)
     for line in _explain(report):
-        Console().print(line, highlight=False, markup=False, soft_wrap=True)
+        make_console().print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _explain(report: AuditReport) -> Iterator[str]:

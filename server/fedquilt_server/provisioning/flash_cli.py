@@ -12,11 +12,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fedquilt_common.errors import ExperimentError, FederationError, ImageError
 from fedquilt_common.files.yaml_text import read_text
+from fedquilt_common.terminal import make_console
 from fedquilt_server.provisioning.card import Card, read_wheels, read_wifi
 from fedquilt_server.provisioning.cli import HERE, Folder, JsonFederation
 from fedquilt_server.provisioning.devices import removable_device
@@ -144,7 +144,7 @@ def _flash_all(image: Path | None, targets: list[CardTarget], out: Path, force: 
     if not targets:
         raise FederationError("there is no board to flash: run `fedquilt provision` first")
     rows, columns = [], (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=make_console(stderr=True), transient=True) as progress:
         whole, current = progress.add_task("boards", total=len(targets)), progress.add_task("", total=None)
 
         def report(step: str, done: int, total: int) -> None:
@@ -226,7 +226,7 @@ def _is_public_key(line: str) -> bool:
 @contextmanager
 def _progress() -> Iterator[ProgressReporter]:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=make_console(stderr=True), transient=True) as progress:
         tasks: dict[str, TaskID] = {}
 
         def report(step: str, done: int, total: int) -> None:

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
+from fedquilt_common.terminal import make_console
 from fedquilt_common.types import ClientId
 from fedquilt_common.wide_tables import print_whole
 from fedquilt_server.lab.workbench import Workbench
@@ -131,7 +131,7 @@ def print_forecast(forecast: Forecast) -> None:
             traffic(numbers.bytes_up.median),
         )
     print_whole(table)
-    console = Console()
+    console = make_console()
     for cost, clients in _group_clients(forecast.widths).items():
         console.print(
             f"Clients {ranges(clients)}: {cost.training:.2f} times the recorded training, measured on this "

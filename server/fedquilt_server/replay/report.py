@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
+from fedquilt_common.terminal import make_console
 from fedquilt_common.wide_tables import print_whole
 
 
@@ -81,7 +81,7 @@ def print_report(report: ReplayReport) -> None:
         table.add_row(*map(str, counts), *words)
     print_whole(table)
     for line in _outcome(report):
-        Console().print(line, highlight=False, markup=False, soft_wrap=True)
+        make_console().print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _word(equal: bool | None) -> str:

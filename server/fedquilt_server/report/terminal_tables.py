@@ -7,10 +7,11 @@ from datetime import datetime
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, JustifyMethod
+from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from fedquilt_common.terminal import make_console
 from fedquilt_common.terminal_text import printable
 from fedquilt_server.library.comparison import Comparison
 from fedquilt_server.library.quantities import last_value, pick_score
@@ -28,7 +29,7 @@ COLOURS: dict[RecordedStatus, str] = {"finished": "green", "failed": "red", "dam
 
 def print_line(text: str, style: str = "") -> None:
     """Print one line without markup; a long one wraps."""
-    Console().print(plain(text, style), highlight=False, soft_wrap=True)
+    make_console().print(plain(text, style), highlight=False, soft_wrap=True)
 
 
 def plain(text: str, style: str = "") -> Text:
@@ -52,7 +53,7 @@ def print_runs(runs: Sequence[RecordedRun], folder: Path) -> None:
         table.add_column(name, justify="left" if name in ("status", "started") else "right", no_wrap=True)
     for run in runs:
         table.add_row(*_run_cells(run))
-    Console().print(table)
+    make_console().print(table)
     notes = [(run.label, text) for run in runs for text in (run.reason, *run.notes) if text]
     for line in merge_notes(notes, len(runs)):
         print_line(line)
@@ -100,7 +101,7 @@ def _print_side_by_side(heading: str, names: Sequence[str], rows: Sequence[Seque
         table.add_column(plain(name), overflow="fold", justify="right")
     for row in rows:
         table.add_row(*map(plain, row))
-    Console().print(table)
+    make_console().print(table)
     print_line("")
 
 
@@ -132,5 +133,5 @@ def _print_table(report: ReportTable, keys: Sequence[str]) -> None:
         table.add_column(plain(headings(report)[index]), justify=justify, overflow="fold")
     for row in texts(report):
         table.add_row(*(plain(row[index]) for index in places))
-    Console().print(table)
+    make_console().print(table)
     print_line("")

@@ -7,8 +7,7 @@ import io
 import sys
 from typing import IO, Final, TextIO, cast
 
-from rich.console import Console
-
+from fedquilt_common.terminal import make_console
 from fedquilt_common.terminal_text import printable
 
 
@@ -51,7 +50,7 @@ def _standard_error() -> TextIO | None:
 
 
 STANDARD_ERROR: Final = StandardError()
-ERROR_CONSOLE: Final = Console(file=cast("IO[str]", STANDARD_ERROR))
+ERROR_CONSOLE: Final = make_console(file=cast("IO[str]", STANDARD_ERROR))
 """Console for messages and progress."""
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedquilt_common.learning_tasks.metrics import Metric
+from fedquilt_common.terminal import make_console
 from fedquilt_common.terminal_text import printable
 from fedquilt_server.status.privacy_text import describe_central, describe_declined, describe_privacy
 from fedquilt_server.status.results import Result, RoundResult
@@ -38,7 +39,7 @@ def print_summary(result: Result, folder: Path, restarts: Mapping[str, int]) -> 
         folder: its folder.
         restarts: how often each process was restarted, as far as this program has counted them.
     """
-    console = Console()
+    console = make_console()
     seed = f", seed {result.seed}"
     print_line(console, f"{result.name}: {result.algorithm} on {result.dataset}{seed}: {result.status}", "bold")
     for name, text in summary_lines(result, folder, restarts):

@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.terminal import make_console
 from fedquilt_server.simulate.memory_samples import Memory
 from fedquilt_server.simulate.plan import make_plan
 from fedquilt_server.simulate.simulate import run_simulation
@@ -59,7 +59,7 @@ class BenchResult:
         for row in self.result.rounds:
             times = [f"{getattr(row, name):.3f}" for name in ("seconds", *PARTS)]
             table.add_row(str(row.round), *times, traffic(row.bytes_down), traffic(row.bytes_up))
-        console = Console()
+        console = make_console()
         console.print(table)
         for name, numbers in self._memory_rows().items():
             console.print(name, {key: traffic(value) for key, value in numbers.items()})

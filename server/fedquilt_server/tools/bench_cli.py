@@ -9,13 +9,13 @@ from typing import Annotated, Any, Final
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 from rich.table import Table
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.sections import FleetLine
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.rejections import list_problems
+from fedquilt_common.terminal import make_console
 from fedquilt_server.status.console import print_message
 from fedquilt_server.tools.lora import Lora
 
@@ -232,7 +232,7 @@ def _print_transfers(rows: dict[str, dict[str, float]], as_json: bool, title: st
             name, f"{row['bytes']:,.0f}", f"{row['packets']:,.0f}", f"{row['seconds'] / 60:,.1f}",
             f"{row['air_seconds'] / 60:,.1f}", f"{row['bits_per_second']:.0f}",
         )  # fmt: skip
-    Console().print(table)
+    make_console().print(table)
 
 
 def run(arguments: list[str]) -> None:

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.rejections import list_problems
 from fedquilt_common.submodels.adaptivefl_pool import Start
+from fedquilt_common.terminal import make_console
 from fedquilt_common.user_imports import print_to_stderr
 from fedquilt_server.tools.inspect_model import LEVELS, WIDTHS, inspect_model, print_report, read_options
 
@@ -75,7 +75,7 @@ def inspect_(
     if json_:
         print(json.dumps(report, indent=2))
     else:
-        print_report(report, Console())
+        print_report(report, make_console())
 
 
 def _read_starts(text: str) -> list[Start]:

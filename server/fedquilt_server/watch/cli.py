@@ -16,6 +16,7 @@ from rich.live import Live
 from fedquilt_common.broker_options import check_federation
 from fedquilt_common.errors import ExperimentError, RunFailedError
 from fedquilt_common.process.signals import StopSignal
+from fedquilt_common.terminal import make_console
 from fedquilt_common.terminal_text import printable
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, parse_broker_url
 from fedquilt_server.library.page_reader import PageReader
@@ -112,7 +113,7 @@ def _print_once(source: WatchSource, stop: StopSignal, as_json: bool) -> WatchSt
     if state is not None and as_json:
         typer.echo(json_line(state, 0))
     elif state is not None:
-        console = Console()
+        console = make_console()
         _print_lines(console, state)
     return state
 
@@ -124,7 +125,7 @@ def _print_lines(console: Console, state: WatchState) -> None:
 
 def _follow(source: WatchSource, stop: StopSignal, as_json: bool) -> WatchState | None:
     """Show every state until the run has ended or a signal arrives; returns the last one."""
-    console = Console()
+    console = make_console()
     if not as_json and console.is_terminal and not console.is_dumb_terminal:
         return _show_live(source, stop, console)
     state: WatchState | None = None

@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
 from fedquilt_common.aggregation.client_evaluation import EVALUATE, count_locally, evaluate_locally
-from fedquilt_common.algorithm_api import ClientContext, Declaration, Loss, Reply, Round, ServerContext, State, Task
+from fedquilt_common.algorithm_api import (
+    ClientContext,
+    Declaration,
+    Loss,
+    Reply,
+    Round,
+    ServerContext,
+    ServerTools,
+    State,
+    Task,
+)
 from fedquilt_common.algorithm_api.pooling import SUB_MODELS
 from fedquilt_common.algorithms.families.levels import evaluate_levels
 from fedquilt_common.errors import UncuttableModelError
@@ -141,11 +151,11 @@ class PartialTraining(ABC):
         widths = {client: self._width_of(client, ctx) for client in sorted(ctx.select())}
         return {client: self.restrict(self.part(ctx, width)) for client, width in widths.items()}
 
-    def narrowest_part(self, anatomy: Anatomy, kinds: Collection[str]) -> Slice:
+    def smallest_parts(self, kinds: Collection[str], ctx: ServerTools) -> Sequence[Slice]:
         """Return the narrowest sub-model that boards of these kinds get, of the first channels of each group."""
         levels = kinds_by_width(self.widths)
         width = min(self.widths[level_of(kind, levels)] for kind in kinds)
-        return self.restrict(prefix(anatomy, width, getattr(self, "rounding", "floor")))
+        return [self.restrict(prefix(ctx.anatomy, width, getattr(self, "rounding", "floor")))]
 
     def restrict(self, part: Slice) -> Slice:
         """Return the sub-model that is cut only where ``cut`` allows.

@@ -31,7 +31,9 @@ def test_epsilon_is_that_of_dp_accounting(rounds: NoisyRounds, delta: float, eps
     assert central_epsilon([rounds], delta) == pytest.approx(epsilon, rel=1e-9)
 
 
-@pytest.mark.parametrize("rounds", [[NoisyRounds(6.0, 20, 20, 10)], [NoisyRounds(4.0, 20, 20, 3), NoisyRounds(9.0, 5, 5)]])
+@pytest.mark.parametrize(
+    "rounds", [[NoisyRounds(6.0, 20, 20, 10)], [NoisyRounds(4.0, 20, 20, 3), NoisyRounds(9.0, 5, 5)]]
+)
 def test_without_sampling_it_is_the_gaussian_mechanism_to_the_digit(rounds: list[NoisyRounds]) -> None:
     """delta is the integral of how much the density exceeds exp(epsilon) times that of the neighbour."""
     delta, shift = 1e-5, math.sqrt(sum(one.rounds * (SENSITIVITY / one.noise) ** 2 for one in rounds))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
@@ -19,6 +20,9 @@ from fedquilt_common.algorithms.heterofl import HeteroFL
 from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.tracing.dry_run import check_cut
 from fedquilt_common.tracing.trace import blueprint_for
+
+if TYPE_CHECKING:
+    from fedquilt_common.algorithm_api import ServerTools
 
 
 class Branching(nn.Module):
@@ -136,6 +140,7 @@ def test_so_is_one_of_which_only_the_narrowest_sub_model_does_not_run() -> None:
     blueprint = blueprint_for(build, x)
     check_cut(build, blueprint, x)
     algorithm = HeteroFL({"strong": 1.0, "medium": 0.5, "weak": 0.25})
-    check_cut(build, blueprint, x, algorithm.narrowest_part(blueprint.anatomy, {"strong", "medium"}))
+    tools = cast("ServerTools", SimpleNamespace(anatomy=blueprint.anatomy))
+    check_cut(build, blueprint, x, *algorithm.smallest_parts({"strong", "medium"}, tools))
     with pytest.raises(UncuttableModelError, match=r"its sub-model with 2 of 8 channels does not run: ZeroDivision"):
-        check_cut(build, blueprint, x, algorithm.narrowest_part(blueprint.anatomy, {"strong", "other"}))
+        check_cut(build, blueprint, x, *algorithm.smallest_parts({"strong", "other"}, tools))

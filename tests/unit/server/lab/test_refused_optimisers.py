@@ -47,10 +47,17 @@ def test_steps_that_are_not_the_gradients_of_this_round_are_refused(algorithm: d
 
 
 @pytest.mark.parametrize(
-    ("widths", "kept"), [({"a": 1.0, "generic": 0.25}, [4, 4]), ({"a": 0.1, "generic": 0.5}, None)]
+    ("algorithm", "kept"),
+    [
+        ({"name": "heterofl", "widths": {"a": 1.0, "generic": 0.25}}, [[4, 4]]),
+        ({"name": "heterofl", "widths": {"a": 0.25, "generic": 1.0}}, []),
+        ({"name": "adaptivefl", "levels": {"M": 0.5, "S": 0.25}, "starts": [1, 0], "tau": 0}, [[4, 4]]),
+        ({"name": "decoupled", "widths": {"a": 0.25, "generic": 1.0}, "start": 0}, [[4, 4]]),
+        ({"name": "scalefl", "widths": {"a": 1.0, "generic": 0.25}, "exits": {"a": 1, "generic": 1}}, [[4, 4]]),
+    ],
 )
-def test_the_narrowest_sub_model_of_the_fleet_runs_before_the_run(
-    widths: dict[str, float], kept: list[int] | None, monkeypatch: pytest.MonkeyPatch
+def test_the_smallest_sub_models_of_the_fleet_run_before_the_run(
+    algorithm: dict[str, Any], kept: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = list[Any]()
 
@@ -58,9 +65,9 @@ def test_the_narrowest_sub_model_of_the_fleet_runs_before_the_run(
         parts.append(part)
 
     monkeypatch.setattr("fedquilt_common.tracing.dry_run.check_cut", note)
-    bench({"name": "heterofl", "widths": widths}).check()
+    bench(algorithm).check()
     assert parts[0] is None
-    assert [[indices.count for indices in part.kept] for part in parts[1:]] == ([kept] if kept else [])
+    assert [[indices.count for indices in part.kept] for part in parts[1:]] == kept
 
 
 def test_a_proximal_term_that_overshoots_is_refused() -> None:
