@@ -75,7 +75,7 @@ def test_it_can_begin(path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -
     experiment = load_experiment(path)
     assert experiment.name == path.stem
     if experiment.model.name == "yolov8n":
-        pytest.importorskip("ultralytics", reason="needs ultralytics: pip install 'fedquilt[detection]'")
+        pytest.importorskip("ultralytics", reason="needs ultralytics: pip install 'fedquilt[vision]'")
     if experiment.data.set in GENERATED:
         monkeypatch.setitem(DATASETS, experiment.data.set, GENERATED[experiment.data.set])
         monkeypatch.setattr("fedquilt_common.datasets.UNPREPARED", {experiment.data.set})

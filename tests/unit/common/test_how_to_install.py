@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
+SUFFIXES = frozenset({".md", ".yaml", ".yml", ".py", ".sh", ".toml", ".j2"})
 
 
 def nodes() -> Iterator[tuple[Path, ast.AST]]:
@@ -29,8 +30,20 @@ def test_no_other_module_writes_how_an_extra_is_installed() -> None:
     assert written == {"errors.py"}
 
 
+def extras() -> set[str]:
+    return set(re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE))
+
+
 def test_each_named_extra_exists() -> None:
     calls = [ast.unparse(node) for _, node in nodes() if isinstance(node, ast.Call)]
     named = {match[1] for call in calls if (match := re.match(r"how_to_install\w*\('(\w+)'", call))}
-    extras = set(re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE))
-    assert {"data", "dp", "images"} <= named <= extras
+    assert {"data", "dp", "images"} <= named <= extras()
+
+
+def test_so_does_each_that_a_page_an_experiment_or_a_test_names() -> None:
+    folders = ("docs", "deploy", "examples", "tests", ".ci")
+    files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "Makefile", ROOT / "pyproject.toml"]
+    files += [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES]
+    found = re.findall(r"fedquilt\[([\w,]+)\]", "\n".join(path.read_text("utf-8") for path in files))
+    named = {extra for one in found for extra in one.split(",")}
+    assert {"mdns", "vision", "deploy"} <= named <= extras()
