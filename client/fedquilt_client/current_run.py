@@ -90,7 +90,7 @@ def replace_input(run: CurrentRun, job: Job, path: Path) -> str:
     if job.memory is not None and job.memory.path == path:
         raise RunFolderError(
             f"{path}, the private memory of client {job.client}, is damaged: restore the file from a backup, "
-            f"or delete the folder {path.parent}; then the client starts without memory"
+            f"or delete its folder {path.parent.parent.name}/{path.parent.name}; then the client starts without memory"
         )
     if run.samples.fetch_again(path):
         log.warning("%s is damaged: downloading it again", path)

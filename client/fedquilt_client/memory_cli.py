@@ -11,7 +11,7 @@ import typer
 from fedquilt_client.kept_memories import Damaged, KeptMemory, kept_memories
 from fedquilt_client.owner_lists import JsonOption, add_texts, exit_with, make_table, print_json
 from fedquilt_client.settings import default_state
-from fedquilt_common.errors import DataUnavailableError, ExperimentError, PayloadError, RunFolderError
+from fedquilt_common.errors import ExperimentError, PayloadError, RunFolderError
 from fedquilt_common.private_memory import algorithm_arrays
 from fedquilt_common.training_jobs import CheckedFile
 from fedquilt_common.wide_tables import print_whole
@@ -74,7 +74,7 @@ def export(
     if not memories and damages:
         raise damages[0]
     if not memories:
-        raise DataUnavailableError(
+        raise ExperimentError(
             f"client {client} has no private memory here; `fedquilt memory list` prints the clients that have one"
         )
     if len(memories) > 1:
@@ -100,13 +100,13 @@ def find_state(state: Path | None, id: str | None) -> Path:
 
     Raises:
         ExperimentError: not exactly one of the two is given.
-        DataUnavailableError: the folder is not an agent's.
+        RunFolderError: the folder is not an agent's.
     """
     if (state is None) == (id is None):
         raise ExperimentError("give either --state FOLDER, or --id NAME for an agent with the default state folder")
     folder = state if state is not None else default_state(str(id))
     if not (folder / "runs").is_dir():
-        raise DataUnavailableError(
+        raise RunFolderError(
             f"{folder}: is not the state folder of an agent that took part in a run; correct --state or --id"
         )
     return folder

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from fedquilt_client.presence import WILL_DELAY, OwnPresence
-from fedquilt_client.reports import shorten_text
 from fedquilt_client.store import AgentStore
 from fedquilt_common.errors import FedquiltError, ProtocolError
 from fedquilt_common.files.disk_errors import report_disk_errors
@@ -37,6 +36,7 @@ from fedquilt_common.wire.messages import (
 )
 from fedquilt_common.wire.parsing import parse, parse_inbox
 from fedquilt_common.wire.round_messages import RoundMessage
+from fedquilt_common.wire.texts import shorten_text
 from fedquilt_common.wire.topics import Address, Topics, check_name
 from fedquilt_common.wire.transport import (
     Connected,

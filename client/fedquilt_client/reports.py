@@ -11,8 +11,8 @@ from fedquilt_client.hardware import Vitals
 from fedquilt_common.training_jobs import Job
 from fedquilt_common.types import ExchangeId
 from fedquilt_common.wire.messages import FailedMessage, NoticeMessage, Telemetry
+from fedquilt_common.wire.texts import shorten_text
 
-_LONGEST: Final = 500
 _SHOWN: Final = 8
 """Clients that a warning lists."""
 MOST_NOTICES: Final = 5
@@ -67,15 +67,10 @@ def telemetry_message(
     )
 
 
-def shorten_text(text: str) -> str:
-    """Cut a text to the 500 characters that a message can hold, and mark the cut."""
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
-
-
 def failure_message(
     agent: str, run: str, client: int, exchange: ExchangeId, reason: str, *, declined: bool = False
 ) -> FailedMessage:
-    """Return a message that a client's task failed; ``reason`` is cut to 500 characters."""
+    """Return a message that a client's task failed; ``reason`` is cut to what it can hold."""
     round, number = exchange
     return FailedMessage(
         agent=agent, run=run, client=client, round=round, exchange=number, reason=shorten_text(reason),

@@ -16,7 +16,7 @@ from typing import Final
 from fedquilt_client import hardware
 from fedquilt_client.energy import EnergyReading
 from fedquilt_client.participant import AT_ONCE, STEP_SECONDS, Participant
-from fedquilt_client.reports import NoticeLimit, shorten_text, telemetry_message
+from fedquilt_client.reports import NoticeLimit, telemetry_message
 from fedquilt_client.site_boards import SiteBoards
 from fedquilt_client.site_run import SiteRun
 from fedquilt_common import __version__
@@ -38,6 +38,7 @@ from fedquilt_common.wire.messages import (
 )
 from fedquilt_common.wire.parsing import parse, parse_telemetry
 from fedquilt_common.wire.round_messages import RoundMessage
+from fedquilt_common.wire.texts import shorten_text
 from fedquilt_common.wire.topics import RELAYED, Address
 from fedquilt_common.wire.transport import Incoming, MakeTransport, MqttMessage
 

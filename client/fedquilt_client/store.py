@@ -389,6 +389,6 @@ def _older_run_folder(client: int, asked: int, newest: int) -> str:
 
 def _memory_advice(home: Path) -> str:
     return (
-        f"It names the private memory of client {home.name}: restore the file from a backup, or delete the folder "
-        f"{home}; then the client starts without memory"
+        f"It names the private memory of client {home.name}: restore the file from a backup, or delete its folder "
+        f"{home.parent.name}/{home.name}; then the client starts without memory"
     )

@@ -125,6 +125,7 @@ if TYPE_CHECKING:
     )
     from fedquilt_common.experiment.experiment import Experiment
     from fedquilt_common.learning_tasks.learning_task import LearningTask
+    from fedquilt_common.models.static_norm import StaticBatchNorm
     from fedquilt_common.seeds import derive_seed
     from fedquilt_common.submodels.slices import Slice
     from fedquilt_common.types import Arrays, ClientId, Dataset, Examples, Profile
@@ -139,7 +140,7 @@ __all__ = [
     "Declaration",
     "Learner", "TrainingPhase", "TrainingResult", "TrainingSettings", "Loss", "Batch", "BatchLoss", "Penalty",
     "OutputViews", "LearningTask",
-    "ClientId", "Arrays", "Examples", "Dataset", "Profile", "Slice",
+    "ClientId", "Arrays", "Examples", "Dataset", "Profile", "Slice", "StaticBatchNorm",
     "mean", "aggregate", "SubModelUpdate", "EVALUATE", "evaluate_on_clients", "evaluation_reply",
     "evaluate_locally", "count_locally", "derive_seed",
     # the published algorithms
@@ -210,6 +211,7 @@ _NAMES = {
     "UncuttableModelError UnknownNameError UnsupportedPrecisionError UpgradeFailedError",
     "fedquilt_common.experiment.experiment": "Experiment",
     "fedquilt_common.learning_tasks.learning_task": "LearningTask",
+    "fedquilt_common.models.static_norm": "StaticBatchNorm",
     "fedquilt_common.seeds": "derive_seed",
     "fedquilt_common.submodels.slices": "Slice",
     "fedquilt_common.types": "Arrays ClientId Dataset Examples Profile",
@@ -235,7 +237,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)
 
 
 def _unknown(name: str) -> str:

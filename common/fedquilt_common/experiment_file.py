@@ -244,13 +244,15 @@ def _field_problem(problem: Problem, known: Sequence[str], fields: Mapping[str, 
 
 
 def _field_named_in(message: str, known: Sequence[str], fields: Mapping[str, Any]) -> Problem:
-    """Find the field that ``message`` names first: an error of a dataclass's own check has no location."""
+    """Find the field, or the key in it, that ``message`` names first: a dataclass's own check has no location."""
     found = {name: match.start() for name in known if (match := re.search(rf"\b{re.escape(name)}\b", message))}
     if not found:
         return Problem("algorithm", dict(fields), message)
     first = min(found, key=found.__getitem__)
-    value = fields.get(first)
-    return Problem(f"algorithm.{first}", value, message if value is None else _without_value(message, first, value))
+    named = re.match(rf"{re.escape(first)}(\.[\w-]+)+(?= = )", message)
+    path = named[0] if named else first
+    value = _value_at(fields, path)
+    return Problem(f"algorithm.{path}", value, message if value is None else _without_value(message, path, value))
 
 
 def _without_value(message: str, name: str, value: Any) -> str:

@@ -201,7 +201,7 @@ def _get_callable(module: Any, module_name: str, attribute: str, label: str) -> 
     try:
         value = functools.reduce(getattr, attribute.split("."), module)
     except AttributeError as error:
-        public = [key for key in vars(module) if not key.startswith("_")]
+        public = [key for key, own in vars(module).items() if callable(own) and not key.startswith("_")]
         raise UnknownNameError(f"{label}: {module_name} has no '{attribute}'; {suggest(attribute, public)}") from error
     if not callable(value):
         raise UnknownNameError(f"{label}: {module_name}:{attribute} is not callable; name a function or class")

@@ -76,6 +76,7 @@ def test_a_loss_that_explodes_is_reported_and_ends_the_run_if_wanted(
     (warning,) = found["warnings"]
     assert "over 10 times that of a model that guesses (2.303): the training has diverged" in warning
     assert "the training has diverged" in done.stderr
+    assert all(f"round {row['round']}/2: accuracy" in done.stderr for row in found["rounds"])
     kinds = [json.loads(line)["kind"] for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     assert (kinds.count("diverged"), kinds[-1]) == (1, status)
     assert not list((tmp_path / "run" / "blobs" / "replies").iterdir())

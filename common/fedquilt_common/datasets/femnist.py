@@ -150,9 +150,9 @@ def _read_user(data: Any, count: Any, where: str) -> Examples:
     try:
         x = np.asarray(data["x"], dtype=np.float32).reshape(-1, 1, SIDE, SIDE)
         y: NDArray[np.float64] = np.asarray(data["y"], dtype=np.float64).reshape(-1)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError):
         raise DataUnavailableError(
-            f"{where}: x must be images of {SIDE * SIDE} numbers, and y labels ({error}); fetch the file again"
+            f"{where}: x must be images of {SIDE * SIDE} numbers each, and y labels; fetch the file again"
         ) from None
     if not len(x) == len(y) == count:
         raise DataUnavailableError(

@@ -113,7 +113,10 @@ def _read_session(path: Path, place: Path, repairs: Counter[str]) -> _WristSessi
     """Read a file; None if it is not a session, lacks readings of either kind, or has no whole window."""
     name = path.name.lower()
     label = next((number for number, activity in enumerate(ACTIVITIES) if name.startswith(activity)), None)
-    if label is None or path.parent == place:
+    if path.parent == place:
+        return None
+    if label is None:
+        repairs["files whose names do not begin with an activity left out"] += 1
         return None
     rows: dict[str, list[list[float]]] = {kind: [] for kind in _FIELDS.values()}
     with open_packed(path) as stream:

@@ -15,7 +15,14 @@ from fedquilt_common.learning_tasks import make_learning_task
 from fedquilt_common.learning_tasks.learning_task import LearningTask
 from fedquilt_common.stored_samples import StoredSamples
 from fedquilt_common.types import Dataset, Examples
-from fedquilt_common.user_imports import USER_ERRORS, describe_error, describe_sys_exit, find_place, package_of
+from fedquilt_common.user_imports import (
+    USER_ERRORS,
+    describe_error,
+    describe_sys_exit,
+    find_place,
+    is_raised_by,
+    package_of,
+)
 
 
 def load_own(name: str, factory: Callable[..., Any], folder: Path | None) -> Dataset:
@@ -39,6 +46,11 @@ def load_own(name: str, factory: Callable[..., Any], folder: Path | None) -> Dat
     except USER_ERRORS as error:
         if isinstance(error, SystemExit):
             raise DataUnavailableError(f"{where}: its factory {describe_sys_exit(error, package_of(name))}") from error
+        if not is_raised_by(error, package_of(name)):
+            raise DataUnavailableError(
+                f"{where}: its factory cannot be called with one argument, the folder of the data sets: "
+                f"{describe_error(error)}; correct its parameters"
+            ) from error
         raise DataUnavailableError(
             f"{where}: its factory raised {describe_error(error)} ({find_place(error, package_of(name))}); "
             "correct the factory"
@@ -50,7 +62,7 @@ def load_own(name: str, factory: Callable[..., Any], folder: Path | None) -> Dat
 def _check_dataset(dataset: Any, where: str) -> Dataset:
     if not isinstance(dataset, Dataset):
         raise DataUnavailableError(
-            f"{where}: its factory returned a {type(dataset).__name__}; it must return a fedquilt_common.types.Dataset"
+            f"{where}: its factory returned a {type(dataset).__name__}; it must return a fedquilt.Dataset"
         )
     if not isinstance(dataset.classes, int | np.integer) or not 0 <= dataset.classes <= MOST:
         raise DataUnavailableError(
@@ -69,7 +81,7 @@ def _check_dataset(dataset: Any, where: str) -> Dataset:
 
 def _check_arrays(samples: Any, where: str) -> None:
     if not isinstance(samples, Examples):
-        raise DataUnavailableError(f"{where}: is a {type(samples).__name__}; make it fedquilt_common.types.Examples")
+        raise DataUnavailableError(f"{where}: is a {type(samples).__name__}; make it fedquilt.Examples")
     for axis, array, kinds in (("x", samples.x, np.ndarray | StoredSamples), ("y", samples.y, np.ndarray)):
         if not isinstance(array, kinds) or array.dtype.kind not in "biuf" or array.ndim < 1:
             kind = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__

@@ -95,7 +95,7 @@ def advise_against_batch_norm(name: str, key: str = "model") -> str:
 
 
 _NORM_LAYERS: Final = {
-    "static": "fedquilt_common.models.static_norm.StaticBatchNorm",
+    "static": "fedquilt.StaticBatchNorm",
     "batch": "nn.BatchNorm2d",
     "group": "nn.GroupNorm",
 }

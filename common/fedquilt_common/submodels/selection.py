@@ -88,12 +88,13 @@ def check_widths(name: str, widths: Widths) -> None:
     Raises:
         ValueError: there are none, or one is not above 0 and at most 1.
     """
-    filled = isinstance(widths, Mapping) and len(widths) > 0
-    if not filled or not all(_is_width(width) for width in widths.values()):
+    if not isinstance(widths, Mapping) or not widths:
         raise ValueError(
-            f"{name} = {widths!r}: give each kind of board a part of the model above 0 and at most 1, "
-            "such as {strong: 1.0, medium: 0.5, weak: 0.25}"
+            f"{name} = {widths!r}: give each kind of board a part of the model, such as "
+            "{strong: 1.0, medium: 0.5, weak: 0.25}"
         )
+    if wrong := [key for key, width in widths.items() if not _is_width(width)]:
+        raise ValueError(f"{name}.{wrong[0]} = {widths[wrong[0]]!r}: give a part of the model above 0 and at most 1")
 
 
 def _is_width(width: object) -> bool:

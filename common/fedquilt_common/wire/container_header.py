@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from fedquilt_common.errors import PayloadError
+from fedquilt_common.wire.texts import shorten_text
 
 LENGTH_BYTES: Final = 8
 """Bytes before the header, which hold its length, little-endian."""
@@ -112,7 +113,7 @@ def read_header(header: bytes, size: int) -> tuple[dict[str, str], Mapping[str, 
         read = _read_places if len(arrays) <= _LONGEST_REMEMBERED else _read_places.__wrapped__
         return _read_texts(texts), read(arrays, LENGTH_BYTES + len(header), size)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise PayloadError(f"not a safetensors container: {error}"[:300]) from None
+        raise PayloadError(shorten_text(f"not a safetensors container: {error}")) from None
 
 
 def _divide(header: str) -> tuple[Any, str]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from fedquilt_common.wire.bitmaps import encode_bitmap
 from fedquilt_common.wire.chunks import Assembly
 from fedquilt_common.wire.messages import MissingMessage, Outcome, ReceiptMessage
+from fedquilt_common.wire.texts import shorten_text
 from fedquilt_common.wire.topics import Address
-
-REASON_LENGTH: Final = 300
-"""Characters of a reason that are sent."""
 
 
 class AnsweredReply(Protocol):
@@ -45,7 +43,7 @@ def receipt_message(run: str, reply: AnsweredReply, outcome: Outcome, reason: st
     """
     return ReceiptMessage(
         run=run, client=reply.client, round=reply.round, exchange=reply.exchange, digest=reply.digest, outcome=outcome,
-        reason=reason[:REASON_LENGTH], **fields,
+        reason=shorten_text(reason), **fields,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from fedquilt_common.terminal_text import printable
 from fedquilt_common.wire.number_ranges import NUMBERS, pack_numbers, unpack_numbers
+from fedquilt_common.wire.texts import LONGEST_TEXT
 from fedquilt_common.wire.topics import NAME_PATTERN
 
 PROTOCOL: Final = 1
@@ -34,7 +35,7 @@ Clients = Annotated[list[Client], BeforeValidator(_unpack), PlainSerializer(pack
 """Numbers of clients; in JSON, a pair [first, last] stands for many consecutive ones."""
 Number = Annotated[int, Field(ge=0, lt=1_000_000_000)]
 Big = Annotated[int, Field(ge=0, lt=2**63)]
-Text = Annotated[str, Field(max_length=500), AfterValidator(printable)]
+Text = Annotated[str, Field(max_length=LONGEST_TEXT), AfterValidator(printable)]
 """One line: a board could otherwise write a line that looks like the coordinator's own."""
 ClientKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,5})$")]
 """A client's number as a key of a JSON object."""

@@ -19,6 +19,7 @@ from fedquilt_common.wire.messages import (
     StopMessage,
     Telemetry,
 )
+from fedquilt_common.wire.texts import shorten_text
 
 MAX_MESSAGE: Final = 8 * 1024 * 1024
 """Largest control message in bytes; a round with 10,000 clients is smaller."""
@@ -85,4 +86,4 @@ def _read_object(payload: bytes, topic: str) -> dict[str, Any]:
 
 
 def _explain(error: ValidationError, topic: str) -> str:
-    return printable(f"message on {topic}: {first_problem(error, 'message')}"[:500])  # a key can be any text
+    return printable(shorten_text(f"message on {topic}: {first_problem(error, 'message')}"))  # a key can be any text

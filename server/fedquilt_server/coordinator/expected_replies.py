@@ -26,6 +26,7 @@ from fedquilt_common.wire.container_header import DTYPES, LENGTH_BYTES, header_s
 from fedquilt_common.wire.messages import REPLY_KEY, ReplyHeader
 from fedquilt_common.wire.parsing import parse
 from fedquilt_common.wire.round_messages import RoundMessage, TaskMessage
+from fedquilt_common.wire.texts import shorten_text
 
 Layout = Mapping[str, tuple[str, tuple[int, ...]]]
 """Array name -> (wire dtype, shape)."""
@@ -237,9 +238,11 @@ def _check_layout(arrays: PackedArrays, layouts: Sequence[Layout]) -> None:
         return
     wrong = _difference(found, layouts[0])
     if len(layouts) > 1:
-        raise PayloadError(f"the reply matches none of the {len(layouts)} allowed layouts, such as one nested in the "
-                           f"sub-model that was sent: {wrong}"[:500])  # fmt: skip
-    raise PayloadError(wrong)
+        wrong = (
+            f"the reply matches none of the {len(layouts)} allowed layouts, such as one nested in the sub-model that "
+            f"was sent: {wrong}"
+        )
+    raise PayloadError(shorten_text(wrong))
 
 
 def _difference(found: Layout, layout: Layout) -> str:
@@ -252,7 +255,7 @@ def _difference(found: Layout, layout: Layout) -> str:
         return "its arrays are those that are expected, so its header is too long"
     (dtype, shape), (expected_dtype, expected_shape) = found[name], layout[name]
     if shape != expected_shape:
-        return f"array {name!r} has shape {shape} instead of {expected_shape}"[:300]
+        return f"array {name!r} has shape {shape} instead of {expected_shape}"
     return f"array {name!r} has dtype {dtype} instead of {expected_dtype}"
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedquilt_common.types import ClientId
-from fedquilt_common.wire.inbox import REASON_LENGTH
 from fedquilt_common.wire.messages import Outcome
+from fedquilt_common.wire.texts import shorten_text
 from fedquilt_server.coordinator.rate_limit import RateLimit
 from fedquilt_server.round.events import Event, Rejected
 from fedquilt_server.runs import clock
@@ -35,5 +35,5 @@ class Refusals:
     ) -> None:
         """Record one refusal, unless the agent is beyond its limit. A client that declines is always recorded."""
         if declined or self._limit.count_refusal(agent):
-            text = reason[:REASON_LENGTH]
+            text = shorten_text(reason)
             self._record(Rejected(clock.now(), agent, client, round, text, outcome, failed, declined))

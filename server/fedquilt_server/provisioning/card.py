@@ -14,7 +14,7 @@ from unicodedata import category
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from fedquilt_common.errors import ExperimentError, FederationError
+from fedquilt_common.errors import ExperimentError, FederationError, ImageError
 from fedquilt_common.files.yaml_text import dump_yaml_1_1, load_yaml, read_text
 from fedquilt_common.rejections import explain
 from fedquilt_server.provisioning.image_system import ImageSystem
@@ -220,10 +220,10 @@ def read_wheels(folder: Path) -> Path:
     """Check that ``folder`` is a wheelhouse and return it.
 
     Raises:
-        FederationError: it is not a wheelhouse.
+        ImageError: it is not a wheelhouse.
     """
     if not (folder / "requirements.txt").is_file() or not list(folder.glob("pip-*.whl")):
-        raise FederationError(
+        raise ImageError(
             f"{folder} is not a wheelhouse, which the board needs to install fedquilt: build one with "
             "`make wheelhouse` (docs/deploy.md), or use --no-wheels and install fedquilt with Ansible"
         )

@@ -115,8 +115,8 @@ def _make_card(
     """Collect the files of a board's card.
 
     Raises:
-        FederationError: the board is unknown or revoked, its certificate is not the recorded one, or its wheelhouse
-            cannot be used.
+        FederationError: the board is unknown or revoked, or its certificate is not the recorded one.
+        ImageError: its wheelhouse cannot be used.
         ExperimentError: the wireless network cannot be read.
     """
     record, kept = federation.board(board), federation.wifi_file(board)
@@ -193,7 +193,7 @@ def _find_wheels(folder: Path, without: bool, kind: str) -> Path | None:
         return None
     foreign = next(iter(read_wheels(folder).glob("*x86_64.whl")), None)
     if foreign is not None and kind in KINDS:
-        raise FederationError(
+        raise ImageError(
             f"{folder}: {foreign.name} is for x86_64, but the board ({KINDS[kind].label}) is aarch64; build "
             "its wheelhouse with `make wheelhouse`"
         )

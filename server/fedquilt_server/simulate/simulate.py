@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,7 +27,7 @@ from fedquilt_server.simulate.plan import SimulationPlan
 from fedquilt_server.simulate.process_specs import agent_child_specs, broker_spec, coordinator_spec, fixed_key
 from fedquilt_server.simulate.supervisor import Supervisor
 from fedquilt_server.status.console import print_message
-from fedquilt_server.status.results import RUNNING, Ending, Result
+from fedquilt_server.status.results import RUNNING, Ending, Result, RoundResult
 from fedquilt_server.status.run_file_names import EXPERIMENT
 from fedquilt_server.status.snapshot import Snapshot
 from fedquilt_server.status.terminal import ProgressDisplay
@@ -68,21 +68,25 @@ def run_with_progress(
         also(snapshot)
 
     with ProgressDisplay(plan.page_url, plan.experiment.rounds, plan.linger, should_stop) as progress:
-        if rounds := count_finished_rounds(plan.folder):
+        if rounds := len(finished_rounds(plan.folder)):
             progress.stage(f"Resuming after round {rounds}")
         progress.skip_rounds(rounds)
-        done = run_simulation(plan, show, should_stop, print_message, progress.stage)
+        try:
+            done = run_simulation(plan, show, should_stop, print_message, progress.stage)
+        except RunFailedError:
+            progress.finish(finished_rounds(plan.folder))
+            raise
         if done is not None:
             progress.finish(done.result.rounds)
     return done
 
 
-def count_finished_rounds(folder: Path) -> int:
-    """Return the rounds in the result file of a run folder; 0 if it has none that can be read."""
+def finished_rounds(folder: Path) -> Sequence[RoundResult]:
+    """Return the rounds in the result file of a run folder; none if it has no file that can be read."""
     try:
-        return len(read_result(folder).rounds)
+        return read_result(folder).rounds
     except RunFolderError:
-        return 0
+        return ()
 
 
 def run_simulation(

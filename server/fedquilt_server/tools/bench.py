@@ -17,7 +17,7 @@ from fedquilt_server.simulate.memory_samples import Memory
 from fedquilt_server.simulate.plan import make_plan
 from fedquilt_server.simulate.simulate import run_simulation
 from fedquilt_server.status.results import Result
-from fedquilt_server.status.units import traffic
+from fedquilt_server.status.units import DASH, traffic
 
 PARTS = ("sending_seconds", "receiving_seconds", "averaging_seconds")
 
@@ -52,7 +52,7 @@ class BenchResult:
         return memory
 
     def print(self) -> None:
-        """Print the rounds as a table, and the memory of each process below it."""
+        """Print the rounds and the memory of each process as tables."""
         table = Table(title="rounds without training")
         for name in ("round", "seconds", "sending", "receiving", "averaging", "bytes down", "bytes up"):
             table.add_column(name, justify="right")
@@ -61,8 +61,17 @@ class BenchResult:
             table.add_row(str(row.round), *times, traffic(row.bytes_down), traffic(row.bytes_up))
         console = make_console()
         console.print(table)
+        console.print(self._memory_table())
+
+    def _memory_table(self) -> Table:
+        table, columns = Table(title="memory"), {"idle_bytes": "idle", "peak_bytes": "peak", "growth_bytes": "growth",
+                                                 "worker_peak_bytes": "training, peak"}  # fmt: skip
+        table.add_column("process")
+        for heading in columns.values():
+            table.add_column(heading, justify="right")
         for name, numbers in self._memory_rows().items():
-            console.print(name, {key: traffic(value) for key, value in numbers.items()})
+            table.add_row(name, *(traffic(numbers[key]) if key in numbers else DASH for key in columns))
+        return table
 
 
 def bench_experiment(

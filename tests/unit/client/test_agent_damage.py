@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.agents import failures, notices, plus, same
 
-from fedquilt_client.reports import shorten_text
 from fedquilt_client.worker_pool import WorkerPool
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.training_jobs import Job
+from fedquilt_common.wire.texts import shorten_text
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Host, Kit, Peer

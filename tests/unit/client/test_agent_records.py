@@ -25,7 +25,7 @@ def home(tmp_path: Path) -> Path:
 def test_a_lost_record_with_memory_is_named(home: Path, tmp_path: Path) -> None:
     (home / "committed.json").unlink()
     store = open_store(tmp_path)
-    with pytest.raises(RunFolderError, match=r"committed\.json is missing or too old: .*delete the folder"):
+    with pytest.raises(RunFolderError, match=r"committed\.json is missing or too old: .*delete its folder"):
         store.memory(CLIENT, (2, 0))
     assert store.memory(CLIENT, None) is None
 
@@ -48,7 +48,7 @@ def test_a_folder_that_its_owner_deletes_is_made_again(tmp_path: Path) -> None:
 
 
 def test_a_record_that_cannot_be_read_is_not_damaged(home: Path, tmp_path: Path) -> None:
-    """Its remedy is not to delete the folder."""
+    """Its remedy is not to delete its folder."""
     content = (home / "committed.json").read_bytes()
     (home / "committed.json").unlink()
     (home / "committed.json").mkdir()  # EISDIR stands for any error, as this test may run as root
@@ -70,7 +70,7 @@ def flip(path: Path, place: float) -> None:
 @pytest.mark.parametrize("place", [number / 40 for number in range(41)])
 def test_a_flipped_bit_in_the_record_never_passes(home: Path, tmp_path: Path, place: float) -> None:
     flip(home / "committed.json", place)
-    with pytest.raises(RunFolderError, match=r"committed\.json is damaged.*delete the folder"):
+    with pytest.raises(RunFolderError, match=r"committed\.json is damaged.*delete its folder"):
         known(open_store(tmp_path), 2)
 
 

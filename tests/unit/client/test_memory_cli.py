@@ -76,8 +76,8 @@ def test_export(state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     ("words", "code", "reason"),
     [
         (["--client", "3"], 4, "several runs; give --run one of: first-run, second-run"),
-        (["--client", "4"], 5, "client 4 has no private memory here"),
-        (["--client", "3", "--run", "third"], 5, "client 3 has no private memory here"),
+        (["--client", "4"], 4, "client 4 has no private memory here"),
+        (["--client", "3", "--run", "third"], 4, "client 3 has no private memory here"),
         (["--client", "10", "--id", "pi"], 4, "give either --state FOLDER, or --id NAME"),
     ],
 )
@@ -100,7 +100,7 @@ def test_a_file_that_is_there_is_not_overwritten(
 
 
 def test_a_folder_of_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["memory", "list", "--state", str(tmp_path)]) == 5
+    assert run(["memory", "list", "--state", str(tmp_path)]) == 6
     assert "is not the state folder of an agent" in capsys.readouterr().err
 
 

@@ -111,7 +111,7 @@ def test_equal_only_with_equal_extra_fields() -> None:
         ),
         (
             "algorithm={name: heterofl, widths: {generic: 0}}",
-            "algorithm.widths = {'generic': 0}: give each kind of board a part of the model",
+            "algorithm.widths.generic = 0: give a part of the model above 0 and at most 1",
         ),
         ("seed=-1", "seed = -1"),
         ("name=a/b", "name = 'a/b'"),

@@ -48,6 +48,7 @@ def test_own_factory_is_not_imported_unless_allowed(
     [
         ("no_such_package_here:make", "ModuleNotFoundError"),
         ("json:dump_s", "json has no 'dump_s'; did you mean 'dumps'"),
+        ("colorsys:qqq", "colorsys has no 'qqq'; choose one of: hls_to_rgb, hsv_to_rgb,"),
         ("json:__name__", "is not callable"),
         ("json:", "does not have the form"),
         (":x", "does not have the form"),

@@ -49,7 +49,10 @@ def test_what_is_loaded_would_be_seen() -> None:
 @each(fq.__all__)
 def test_every_name_is_there(name: str) -> None:
     assert getattr(fq, name) is not None
-    assert name in dir(fq)
+
+
+def test_an_editor_is_offered_the_public_names_only() -> None:
+    assert dir(fq) == sorted(fq.__all__)
 
 
 def test_editors_and_mypy_see_the_same_names_from_the_same_modules() -> None:

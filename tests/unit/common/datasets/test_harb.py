@@ -68,6 +68,11 @@ def test_a_session_without_a_whole_window_is_noted(place: Path) -> None:
     assert "1 sessions too short for a window of 150 readings left out" in harb.load(place).note
 
 
+def test_a_file_of_no_activity_is_noted(place: Path) -> None:
+    (place / "harb" / "anna" / "walking-1.txt").rename(place / "harb" / "anna" / "eating-1.txt")
+    assert "1 files whose names do not begin with an activity left out" in harb.load(place).note
+
+
 def test_the_heart_rate_is_interpolated_at_the_gyroscopes_times() -> None:
     gyro = np.array([[0.0, 1, 2, 3], [0.5, 4, 5, 6], [1.0, 7, 8, 9], [1.0, 0, 0, 0]])
     times, signals = harb._join(gyro, np.array([[2.0, 80.0], [0.0, 60.0]]), Counter())

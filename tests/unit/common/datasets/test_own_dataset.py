@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedquilt_common.datasets import load_dataset
+from fedquilt_common.datasets.own_dataset import load_own
 from fedquilt_common.errors import DataUnavailableError, UnknownNameError
 from fedquilt_common.types import Dataset
 
@@ -56,7 +57,7 @@ def test_sound_data_sets_load_read_only(load: Callable[[str], Dataset], body: st
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("return part(), part()", r"returned a tuple; it must return a fedquilt_common\.types\.Dataset"),
+        ("return part(), part()", r"returned a tuple; it must return a fedquilt\.Dataset"),
         ("return {}['rows']", r"its factory raised KeyError: 'rows' \(\w+\.py line \d+\); correct the factory"),
         ("raise DataUnavailableError('rows.csv: is missing')", r"^rows\.csv: is missing$"),
         ("return Dataset('own', part(y=(0, 1, 2, 3)), part(), 3)", r"', train: labels are from 0 to 3.* 3 classes"),
@@ -76,6 +77,15 @@ def test_sound_data_sets_load_read_only(load: Callable[[str], Dataset], body: st
 def test_what_a_factory_must_not_return(load: Callable[[str], Dataset], body: str, words: str) -> None:
     with pytest.raises(DataUnavailableError, match=words):
         load(body)
+
+
+def test_a_factory_without_a_parameter_is_not_blamed_on_a_line_of_fedquilt() -> None:
+    def make() -> None: ...
+
+    with pytest.raises(
+        DataUnavailableError, match=r"called with one argument, the folder of the data sets: TypeError.*;"
+    ):
+        load_own("own:make", make, None)
 
 
 def test_an_unknown_learning_task_is_refused_when_the_data_set_is_loaded(load: Callable[[str], Dataset]) -> None:
