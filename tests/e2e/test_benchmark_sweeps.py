@@ -33,7 +33,7 @@ SWEEPS = {
     "soft_labels": (3 * 2 * 5, 4),
     "fedreb_options": (7, 0),
     "fedreb_small": (111, 18),
-    "fedreb_hundred": (18, 6),
+    "fedreb_hundred": (24, 6),
     "fedreb_tables": (16, 16),
     "adaptivefl_small": (27, 5),
     "fedrolex_small": (2 * 5, 10),
