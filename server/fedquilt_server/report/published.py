@@ -30,7 +30,7 @@ from fedquilt_server.library.scales import CellKind
 from fedquilt_server.report.groups import RunGroup, settings_of
 from fedquilt_server.report.mean_deviation import MeanDeviation, mean_deviation
 from fedquilt_server.report.table import Cell, Column, ReportTable
-from fedquilt_server.status.settings import Settings, same_value
+from fedquilt_server.status.settings import MISSING, Settings, same_value
 from fedquilt_server.sweep.manifest import PublishedFigure, PublishedTable
 
 _TABLES = TypeAdapter(list[PublishedTable])
@@ -121,7 +121,7 @@ def gain_of(run: RecordedRun, score: str, baselines: Sequence[RecordedRun]) -> f
 
 
 def _count_equal(a: Settings, b: Settings) -> int:
-    return sum(same_value(value, b.get(key)) for key, value in a.items())
+    return sum(same_value(value, b.get(key, MISSING)) for key, value in a.items())
 
 
 def _finite(value: Any) -> float | None:
@@ -131,7 +131,14 @@ def _finite(value: Any) -> float | None:
 
 def matches(group: RunGroup, case: Mapping[str, Any]) -> bool:
     """Return whether a group has every setting of a published case: a dotted key, or an axis of the sweep."""
-    return all(same_value(group.settings.get(key), value) for key, value in case.items())
+    return all(_has(group.settings, key, value) for key, value in case.items())
+
+
+def _has(settings: Settings, key: str, value: Any) -> bool:
+    """Return whether a setting has a value; null if there is neither the setting nor a section of its name."""
+    if value is None and key not in settings:
+        return not any(one.startswith(f"{key}.") for one in settings)
+    return same_value(settings.get(key, MISSING), value)
 
 
 def published_tables(tables: Sequence[PublishedTable], groups: Sequence[RunGroup]) -> list[ReportTable]:

@@ -13,6 +13,7 @@ def test_advice_never_names_half_a_path() -> None:
     folder = "/runs/a/agents/pi-3/clients/2"
     text = f"{'x' * (LONGEST_TEXT - 40)} or delete the folder {folder}; then it starts without memory"
     assert shorten_text(text) == f"{'x' * (LONGEST_TEXT - 40)} or delete the folder ..."
+    assert len(shorten_text(f"array '{'a/b' * LONGEST_TEXT}'")) == LONGEST_TEXT
 
 
 @given(st.text(max_size=3 * LONGEST_TEXT) | st.text("ab ", min_size=LONGEST_TEXT - 9, max_size=LONGEST_TEXT + 9))

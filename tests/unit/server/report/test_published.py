@@ -158,6 +158,17 @@ def test_the_last_ten_stand_beside_a_best_gain_too(tmp_path: Path) -> None:
     )
 
 
+def test_null_in_a_case_is_a_run_without_that_section(tmp_path: Path) -> None:
+    plain, private = (read_run(write_run(tmp_path / name)) for name in ("plain", "private"))
+    sections = [("privacy", None), ("privacy", {"mode": "central", "epsilon": 20})]
+    made = [replace(run, settings={**(run.settings or {}), key: value})
+            for run, (key, value) in zip((plain, private), sections, strict=True)]  # fmt: skip
+    figures = [{"case": {"privacy": None, "algorithm.name": "fedavg"}, "scores": {"accuracy": 0.5}}]
+    table = PublishedTable.model_validate({"source": "x", "figures": figures})
+    (row,) = published_tables([table], group_runs(made))[0].rows
+    assert row[1:3] == ("fedavg", 1)
+
+
 def test_what_no_run_has_is_named_because_it_may_be_misspelt(tmp_path: Path) -> None:
     figures = [
         {"case": {"data.set": "digits"}, "scores": {"accuracy": 97.5, "acuracy": 0.5}},
