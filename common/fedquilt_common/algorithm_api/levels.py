@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedquilt_common.errors import ExperimentError, SliceError
@@ -37,12 +37,11 @@ def find_level(algorithm: object, name: str, ctx: ServerTools | ClientContext) -
     return part
 
 
-def smallest_parts(algorithm: object, kinds: Collection[str], ctx: ServerTools) -> Sequence[Slice]:
-    """Return the smallest sub-models that boards train, which the coordinator runs once before the first round.
+def smallest_parts(algorithm: object, ctx: ServerTools) -> Sequence[Slice]:
+    """Return the smallest sub-models of an algorithm, which the coordinator runs once before the first round.
 
     Args:
         algorithm: its method ``smallest_parts`` returns them. An algorithm without that method has none.
-        kinds: of the fleet's boards.
         ctx: has the model's ``anatomy``.
 
     Raises:
@@ -52,7 +51,7 @@ def smallest_parts(algorithm: object, kinds: Collection[str], ctx: ServerTools) 
     if own is None:
         return ()
     try:
-        parts: Sequence[Slice] = own(kinds, ctx)
+        parts: Sequence[Slice] = own(ctx)
     except SliceError as error:
         raise ExperimentError(str(error)) from None
     return parts

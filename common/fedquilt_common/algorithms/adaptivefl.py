@@ -7,7 +7,7 @@ learns about a board's resources only from the sub-models that it returns.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -140,8 +140,8 @@ class AdaptiveFL:
             raise SliceError(f"fleet: fits = {name}: the pool has no such level; choose one of {', '.join(members)}")
         return members[name]
 
-    def smallest_parts(self, kinds: Collection[str], ctx: ServerTools) -> Sequence[Slice]:
-        """Return the pool's smallest member: a board of any kind trains it if no other fits."""
+    def smallest_parts(self, ctx: ServerTools) -> Sequence[Slice]:
+        """Return the pool's smallest member."""
         return [min((member.part for member in self.pool(ctx)), key=lambda part: part.entries)]
 
     # -- server ------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ that can train it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -66,11 +66,9 @@ class Decoupled:
         if max(self.widths.values()) != 1:
             raise ValueError(f"widths = {dict(self.widths)!r}: one level must have width 1, the whole model")
 
-    def smallest_parts(self, kinds: Collection[str], ctx: ServerTools) -> Sequence[Slice]:
-        """Return the narrowest sub-model that boards of these kinds train."""
-        levels = kinds_by_width(self.widths)
-        chosen = levels if self.data == "affordable" else [level_of(kind, levels) for kind in kinds]
-        return [self._part(ctx.anatomy, min(self.widths[level] for level in chosen))]
+    def smallest_parts(self, ctx: ServerTools) -> Sequence[Slice]:
+        """Return the narrowest sub-model."""
+        return [self._part(ctx.anatomy, min(self.widths.values()))]
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
         smaller = {

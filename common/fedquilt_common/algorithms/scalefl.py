@@ -8,7 +8,7 @@ leaves the distillation out by default; ``method`` chooses between the two.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Final, Literal
@@ -99,10 +99,9 @@ class ScaleFL:
         wide = prefix(anatomy, self.widths[kind], "floor")
         return Slice(anatomy, wide.kept, absent_arrays(anatomy, self.exits[kind]))
 
-    def smallest_parts(self, kinds: Collection[str], ctx: ServerTools) -> Sequence[Slice]:
+    def smallest_parts(self, ctx: ServerTools) -> Sequence[Slice]:
         """Return the sub-model of each kind of board: a wider one may have fewer exits."""
-        levels = kinds_by_width(self.widths)
-        return [self.part(ctx.anatomy, level) for level in sorted({level_of(kind, levels) for kind in kinds})]
+        return [self.part(ctx.anatomy, kind) for kind in self.widths]
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
         for kind in self.widths:

@@ -20,7 +20,6 @@ from fedquilt_common.user_imports import (
     describe_error,
     describe_sys_exit,
     find_place,
-    is_raised_by,
     package_of,
 )
 
@@ -46,7 +45,7 @@ def load_own(name: str, factory: Callable[..., Any], folder: Path | None) -> Dat
     except USER_ERRORS as error:
         if isinstance(error, SystemExit):
             raise DataUnavailableError(f"{where}: its factory {describe_sys_exit(error, package_of(name))}") from error
-        if not is_raised_by(error, package_of(name)):
+        if isinstance(error, TypeError) and _is_of_the_call(error):
             raise DataUnavailableError(
                 f"{where}: its factory cannot be called with one argument, the folder of the data sets: "
                 f"{describe_error(error)}; correct its parameters"
@@ -57,6 +56,11 @@ def load_own(name: str, factory: Callable[..., Any], folder: Path | None) -> Dat
         ) from error
     dataset = _check_dataset(dataset, where)
     return replace(dataset, classes=int(dataset.classes))
+
+
+def _is_of_the_call(error: BaseException) -> bool:
+    """Whether no line of the factory has run: the traceback ends where it is called."""
+    return error.__traceback__ is not None and error.__traceback__.tb_next is None
 
 
 def _check_dataset(dataset: Any, where: str) -> Dataset:

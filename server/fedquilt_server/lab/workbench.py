@@ -213,10 +213,10 @@ class Workbench(ExperimentTools):
         self._check_budgets()
 
     def _check_smallest(self) -> None:
-        """Check that the smallest sub-models of the fleet run."""
+        """Check that the smallest sub-models run: boards train them, and the coordinator evaluates them."""
         from fedquilt_common.tracing.dry_run import check_cut
 
-        for part in smallest_parts(self.algorithm(), {line.kind for line in self.experiment.fleet}, self):
+        for part in smallest_parts(self.algorithm(), self):
             if not part.is_full:
                 check_cut(self._usual_builder, self.blueprint, self.dataset.train.x, part)
 

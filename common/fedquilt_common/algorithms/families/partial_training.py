@@ -7,7 +7,7 @@ client trains.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal
 
@@ -151,10 +151,9 @@ class PartialTraining(ABC):
         widths = {client: self._width_of(client, ctx) for client in sorted(ctx.select())}
         return {client: self.restrict(self.part(ctx, width)) for client, width in widths.items()}
 
-    def smallest_parts(self, kinds: Collection[str], ctx: ServerTools) -> Sequence[Slice]:
-        """Return the narrowest sub-model that boards of these kinds get, of the first channels of each group."""
-        levels = kinds_by_width(self.widths)
-        width = min(self.widths[level_of(kind, levels)] for kind in kinds)
+    def smallest_parts(self, ctx: ServerTools) -> Sequence[Slice]:
+        """Return the narrowest sub-model, of the first channels of each group."""
+        width = min(self.widths.values())
         return [self.restrict(prefix(ctx.anatomy, width, getattr(self, "rounding", "floor")))]
 
     def restrict(self, part: Slice) -> Slice:

@@ -50,13 +50,14 @@ def test_steps_that_are_not_the_gradients_of_this_round_are_refused(algorithm: d
     ("algorithm", "kept"),
     [
         ({"name": "heterofl", "widths": {"a": 1.0, "generic": 0.25}}, [[4, 4]]),
-        ({"name": "heterofl", "widths": {"a": 0.25, "generic": 1.0}}, []),
+        ({"name": "fedrolex", "widths": {"a": 0.25, "generic": 1.0}}, [[4, 4]]),
+        ({"name": "federated-dropout", "widths": {"generic": 1.0}}, []),
         ({"name": "adaptivefl", "levels": {"M": 0.5, "S": 0.25}, "starts": [1, 0], "tau": 0}, [[4, 4]]),
         ({"name": "decoupled", "widths": {"a": 0.25, "generic": 1.0}, "start": 0}, [[4, 4]]),
         ({"name": "scalefl", "widths": {"a": 1.0, "generic": 0.25}, "exits": {"a": 1, "generic": 1}}, [[4, 4]]),
     ],
 )
-def test_the_smallest_sub_models_of_the_fleet_run_before_the_run(
+def test_the_smallest_sub_models_run_before_the_run(
     algorithm: dict[str, Any], kept: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = list[Any]()
