@@ -16,14 +16,15 @@ EXIT_CODES: Final[dict[int, str]] = {
     "ended, or there is no mosquitto to start; for `watch`, also: no status page answers",
     4: "the experiment, another file that you wrote, an option or a name is not valid, or the model cannot be cut",
     5: "a data set is missing or damaged, or its download failed",
-    6: "the folder is in use, damaged, not writable, or holds another run (for `simulate`, also a finished one); "
+    6: "the folder is in use, damaged, not writable, or holds another run (for `simulate`, also a finished one) or no "
+    "agent's state where it should; "
     "the disk is full; or another coordinator works in the federation",
     7: "the run failed before its last round, or a replay differs from the recorded run",
     8: (
         "a federation's folder of identities is missing or damaged, has no such board, or cannot have it as asked: its "
         "name or kind is not valid, or another board hosts the client"
     ),
-    9: "an image or a card cannot be written, or reads back differently",
+    9: "an image or a card cannot be written, reads back differently, or has no wheelhouse that suits the board",
     10: "a check of `fedquilt doctor` failed",
     11: "Ansible is missing, or it did not upgrade every board",
     12: "a data set cannot be downloaded by a program: the message has the steps, such as a licence to accept",
@@ -224,7 +225,7 @@ class UpgradeFailedError(FedquiltError):
 
 
 class ImageError(FedquiltError):
-    """A disk image or a device cannot be written, or its contents are not what was written."""
+    """A disk image or a device cannot be written, lacks its wheels, or does not hold what was written."""
 
     exit_code = 9
 

@@ -250,7 +250,7 @@ def _field_named_in(message: str, known: Sequence[str], fields: Mapping[str, Any
         return Problem("algorithm", dict(fields), message)
     first = min(found, key=found.__getitem__)
     named = re.match(rf"{re.escape(first)}(\.[\w-]+)+(?= = )", message)
-    path = named[0] if named else first
+    path = named[0] if named and _value_at(fields, named[0]) is not None else first
     value = _value_at(fields, path)
     return Problem(f"algorithm.{path}", value, message if value is None else _without_value(message, path, value))
 

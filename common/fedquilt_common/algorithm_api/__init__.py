@@ -28,7 +28,7 @@ from fedquilt_common.algorithm_api.learner import (
     TrainingResult,
     deepest_exit,
 )
-from fedquilt_common.algorithm_api.levels import find_level, smallest_parts
+from fedquilt_common.algorithm_api.levels import find_level, parts_to_try
 from fedquilt_common.algorithm_api.participation import participation_problem, replies_per_round
 from fedquilt_common.algorithm_api.pooling import pooling_problem, reply_weight
 from fedquilt_common.algorithm_api.privacy import privacy_problem, private_passes
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Algorithm", "Round", "advance_round", "advance_full_round",
     "Ask", "Task", "Reply", "State", "Declaration", "declaration_of",
-    "privacy_problem", "private_passes", "pooling_problem", "reply_weight", "find_level", "smallest_parts",
+    "privacy_problem", "private_passes", "pooling_problem", "reply_weight", "find_level", "parts_to_try",
     "training_problem", "participation_problem", "replies_per_round", "TrainingSettings", "half_precision_problem",
     "ServerContext", "ServerTools", "ClientContext",
     "Learner", "Loss", "Batch", "BatchLoss", "OutputViews", "Penalty", "deepest_exit",

@@ -37,17 +37,17 @@ def find_level(algorithm: object, name: str, ctx: ServerTools | ClientContext) -
     return part
 
 
-def smallest_parts(algorithm: object, ctx: ServerTools) -> Sequence[Slice]:
+def parts_to_try(algorithm: object, ctx: ServerTools) -> Sequence[Slice]:
     """Return the smallest sub-models of an algorithm, which the coordinator runs once before the first round.
 
     Args:
-        algorithm: its method ``smallest_parts`` returns them. An algorithm without that method has none.
+        algorithm: its method ``parts_to_try`` returns them. An algorithm without that method has none.
         ctx: has the model's ``anatomy``.
 
     Raises:
         ExperimentError: the model does not have the algorithm's sub-models.
     """
-    own = getattr(algorithm, "smallest_parts", None)
+    own = getattr(algorithm, "parts_to_try", None)
     if own is None:
         return ()
     try:

@@ -140,7 +140,7 @@ class AdaptiveFL:
             raise SliceError(f"fleet: fits = {name}: the pool has no such level; choose one of {', '.join(members)}")
         return members[name]
 
-    def smallest_parts(self, ctx: ServerTools) -> Sequence[Slice]:
+    def parts_to_try(self, ctx: ServerTools) -> Sequence[Slice]:
         """Return the pool's smallest member."""
         return [min((member.part for member in self.pool(ctx)), key=lambda part: part.entries)]
 

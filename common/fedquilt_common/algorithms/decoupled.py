@@ -66,7 +66,7 @@ class Decoupled:
         if max(self.widths.values()) != 1:
             raise ValueError(f"widths = {dict(self.widths)!r}: one level must have width 1, the whole model")
 
-    def smallest_parts(self, ctx: ServerTools) -> Sequence[Slice]:
+    def parts_to_try(self, ctx: ServerTools) -> Sequence[Slice]:
         """Return the narrowest sub-model."""
         return [self._part(ctx.anatomy, min(self.widths.values()))]
 

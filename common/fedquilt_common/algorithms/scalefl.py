@@ -99,7 +99,7 @@ class ScaleFL:
         wide = prefix(anatomy, self.widths[kind], "floor")
         return Slice(anatomy, wide.kept, absent_arrays(anatomy, self.exits[kind]))
 
-    def smallest_parts(self, ctx: ServerTools) -> Sequence[Slice]:
+    def parts_to_try(self, ctx: ServerTools) -> Sequence[Slice]:
         """Return the sub-model of each kind of board: a wider one may have fewer exits."""
         return [self.part(ctx.anatomy, kind) for kind in self.widths]
 

@@ -15,8 +15,8 @@ from fedquilt_common.algorithm_api import (
     declaration_of,
     find_level,
     participation_problem,
+    parts_to_try,
     pooling_problem,
-    smallest_parts,
     training_problem,
 )
 from fedquilt_common.algorithms import ALGORITHMS
@@ -216,7 +216,7 @@ class Workbench(ExperimentTools):
         """Check that the smallest sub-models run: boards train them, and the coordinator evaluates them."""
         from fedquilt_common.tracing.dry_run import check_cut
 
-        for part in smallest_parts(self.algorithm(), self):
+        for part in parts_to_try(self.algorithm(), self):
             if not part.is_full:
                 check_cut(self._usual_builder, self.blueprint, self.dataset.train.x, part)
 

@@ -67,7 +67,7 @@ def read_published(path: Path) -> list[PublishedTable]:
 def _find_percentages(table: PublishedTable) -> Iterator[str]:
     for figure in table.figures:
         for score, value in figure.scores.items():
-            if _kind_of(score) in ("share", "points") and value > 1:
+            if _kind_of(score) in ("share", "points") and abs(value) > 1:
                 yield f"{score}: {value:g} is no share; write a number from 0 to 1, such as 0.8308 for 83.08 %"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from typing import Final
 
 from fedquilt_common.error_messages import RESUME
 from fedquilt_common.errors import RunFolderError
-from fedquilt_common.wire.texts import shorten_text
 from fedquilt_server.runs.journal_schema import VERSION, row_digest, rows
 
 _FREE_SPACE: Final = "Free disk space, or make the file and its folder writable"
@@ -26,6 +26,8 @@ _REMEDIES: Final = {
 """What to do about errors that are not in the file's content, by words of SQLite's message."""
 LONGEST_PATH: Final = 500
 """Most characters of a journal's path: SQLite allows 511, and its other files have longer names."""
+_REASON_LENGTH: Final = 300
+"""Most characters of an error that quotes a damaged file."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class EventChain:
 
 def damaged_journal(path: Path, what: object) -> RunFolderError:
     """Return the error for a journal whose content cannot be trusted."""
-    reason = shorten_text(" ".join(str(what).split()))
+    reason = textwrap.shorten(str(what), _REASON_LENGTH, placeholder=" ...")
     return RunFolderError(
         f"{path} is damaged, or is not a fedquilt journal: {reason}. Restore the file from a backup, or start a "
         "new run in another folder"

@@ -68,20 +68,20 @@ def run_with_progress(
         also(snapshot)
 
     with ProgressDisplay(plan.page_url, plan.experiment.rounds, plan.linger, should_stop) as progress:
-        if rounds := len(finished_rounds(plan.folder)):
+        if rounds := len(read_finished_rounds(plan.folder)):
             progress.stage(f"Resuming after round {rounds}")
         progress.skip_rounds(rounds)
         try:
             done = run_simulation(plan, show, should_stop, print_message, progress.stage)
         except RunFailedError:
-            progress.finish(finished_rounds(plan.folder))
+            progress.print_missing(read_finished_rounds(plan.folder))
             raise
         if done is not None:
             progress.finish(done.result.rounds)
     return done
 
 
-def finished_rounds(folder: Path) -> Sequence[RoundResult]:
+def read_finished_rounds(folder: Path) -> Sequence[RoundResult]:
     """Return the rounds in the result file of a run folder; none if it has no file that can be read."""
     try:
         return read_result(folder).rounds

@@ -74,6 +74,12 @@ class ProgressDisplay:
         if self._block is not None:
             self._block.vanish()
 
+    def print_missing(self, rounds: Sequence[RoundResult]) -> None:
+        """Print the lines of finished rounds that are missing; a live block shows the rounds itself."""
+        if self._block is None:
+            snapshot = Snapshot(phase="failed", rounds=self._rounds, history=list(rounds))
+            self._lines.print_progress(snapshot, time.monotonic())
+
     def show(self, snapshot: Snapshot) -> None:
         """Update the display to ``snapshot``."""
         self._ended = snapshot.phase in ENDED

@@ -40,8 +40,8 @@ def test_each_named_extra_exists() -> None:
     assert {"data", "dp", "images"} <= named <= extras()
 
 
-def test_so_does_each_that_a_page_an_experiment_or_a_test_names() -> None:
-    folders = ("docs", "deploy", "examples", "tests", ".ci")
+def test_pages_experiments_and_tests_name_extras_that_exist() -> None:
+    folders = ("docs", "deploy", "examples", "benchmarks", "scripts", "tests", ".ci")
     files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "Makefile", ROOT / "pyproject.toml"]
     files += [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES]
     found = re.findall(r"fedquilt\[([\w,]+)\]", "\n".join(path.read_text("utf-8") for path in files))

@@ -151,7 +151,7 @@ class PartialTraining(ABC):
         widths = {client: self._width_of(client, ctx) for client in sorted(ctx.select())}
         return {client: self.restrict(self.part(ctx, width)) for client, width in widths.items()}
 
-    def smallest_parts(self, ctx: ServerTools) -> Sequence[Slice]:
+    def parts_to_try(self, ctx: ServerTools) -> Sequence[Slice]:
         """Return the narrowest sub-model, of the first channels of each group."""
         width = min(self.widths.values())
         return [self.restrict(prefix(ctx.anatomy, width, getattr(self, "rounding", "floor")))]

@@ -140,6 +140,6 @@ def test_so_is_one_of_which_only_the_narrowest_sub_model_does_not_run() -> None:
     blueprint = blueprint_for(build, x)
     check_cut(build, blueprint, x)
     tools = cast("ServerTools", SimpleNamespace(anatomy=blueprint.anatomy))
-    check_cut(build, blueprint, x, *HeteroFL({"strong": 1.0, "medium": 0.5}).smallest_parts(tools))
+    check_cut(build, blueprint, x, *HeteroFL({"strong": 1.0, "medium": 0.5}).parts_to_try(tools))
     with pytest.raises(UncuttableModelError, match=r"its sub-model with 2 of 8 channels does not run: ZeroDivision"):
-        check_cut(build, blueprint, x, *HeteroFL({"strong": 1.0, "weak": 0.25}).smallest_parts(tools))
+        check_cut(build, blueprint, x, *HeteroFL({"strong": 1.0, "weak": 0.25}).parts_to_try(tools))

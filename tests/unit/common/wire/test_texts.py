@@ -1,4 +1,4 @@
-"""Texts that are too long for a message are cut between two words, and marked."""
+"""Texts that are too long for a message are cut, and the cut is marked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fedquilt_common.wire.texts import LONGEST_TEXT, shorten_text
 
 
-def test_advice_never_names_half_a_path() -> None:
+def test_advice_does_not_name_half_a_path() -> None:
     """A reader of `delete the folder /runs/a/` would delete the whole run."""
     folder = "/runs/a/agents/pi-3/clients/2"
     text = f"{'x' * (LONGEST_TEXT - 40)} or delete the folder {folder}; then it starts without memory"
@@ -21,3 +21,4 @@ def test_it_fits_and_begins_as_the_text(text: str) -> None:
     short = shorten_text(text)
     assert len(short) <= LONGEST_TEXT
     assert short == text or (len(text) > LONGEST_TEXT and text.startswith(short.removesuffix(" ...")))
+    assert "/" in text or len(short) == min(len(text), LONGEST_TEXT)

@@ -9,7 +9,7 @@ import pytest
 from fedquilt_common.errors import RunFailedError
 from fedquilt_server.runs.result_files import read_result, record_ending
 from fedquilt_server.simulate.plan import SimulationPlan, make_plan
-from fedquilt_server.simulate.simulate import finished_rounds, read_ended
+from fedquilt_server.simulate.simulate import read_ended, read_finished_rounds
 from fedquilt_server.status.results import RUNNING, Ending, RoundResult
 from fedquilt_server.tools.bench import bench_experiment
 
@@ -36,10 +36,10 @@ def test_a_run_that_somebody_stopped_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rounds", [0, 2])
 def test_the_rounds_that_an_earlier_process_has_shown_are_counted(rounds: int, tmp_path: Path) -> None:
-    assert len(finished_rounds(tmp_path)) == 0
+    assert len(read_finished_rounds(tmp_path)) == 0
     plan_ended(tmp_path, Ending(status="stopped", reason="x", exit_code=0))
     zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
     rows = [RoundResult.model_validate({**zeros, "round": number}) for number in range(1, rounds + 1)]
     result = read_result(tmp_path).model_copy(update={"rounds": rows})
     (tmp_path / "result.json").write_text(result.model_dump_json())
-    assert len(finished_rounds(tmp_path)) == rounds
+    assert len(read_finished_rounds(tmp_path)) == rounds
