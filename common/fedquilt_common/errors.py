@@ -16,8 +16,8 @@ EXIT_CODES: Final[dict[int, str]] = {
     "ended, or there is no mosquitto to start; for `watch`, also: no status page answers",
     4: "the experiment, another file that you wrote, an option or a name is not valid, or the model cannot be cut",
     5: "a data set is missing or damaged, or its download failed",
-    6: "the folder is in use, damaged, not writable, or holds another run (for `simulate`, also a finished one) or no "
-    "agent's state where it should; "
+    6: "the folder is in use, damaged, not writable, not an agent's state folder where it should be one, or holds "
+    "another run (for `simulate`, also a finished one); "
     "the disk is full; or another coordinator works in the federation",
     7: "the run failed before its last round, or a replay differs from the recorded run",
     8: (

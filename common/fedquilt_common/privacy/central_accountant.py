@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -74,7 +75,7 @@ def _gaussian_epsilon(shift: float, delta: float) -> float:
 
     def excess(epsilon: float) -> float:
         first, second = log_ndtr(shift / 2 - epsilon / shift), epsilon + log_ndtr(-shift / 2 - epsilon / shift)
-        return float(first + np.log1p(-np.exp(min(second - first, -1e-16))) - math.log(delta))
+        return float(second + _log_expm1(max(first - second, sys.float_info.min)) - math.log(delta))
 
     if excess(0.0) <= 0:
         return 0.0
