@@ -86,8 +86,8 @@ def _describe(snapshot: Snapshot, quorum: int) -> str:
     for client, reason in snapshot.failures.items():
         clients.setdefault(reason.removeprefix(CLIENT_FAILED), []).append(client)
     shown = "; ".join(f"{plural('client', len(ids))} {ranges(ids)}: {reason}" for reason, ids in clients.items())
-    more = snapshot.failing - len(snapshot.failures)
+    some = "such as " if snapshot.failing > len(snapshot.failures) else ""
     return (
         f"round {snapshot.round} cannot reach its quorum of {min(quorum, snapshot.tasks)}: {snapshot.failing} of "
-        f"{snapshot.tasks} clients failed ({shown}{f'; and {more} more' if more > 0 else ''})"
+        f"{snapshot.tasks} clients failed ({some}{shown})"
     )
