@@ -35,7 +35,7 @@ def workbench(name: str, data: str, **changes: Any) -> Workbench:
     fields = json.loads(json.dumps(CASES[name].fields))  # tuples become lists, as in a file
     raw = {
         "name": "tasks", "seed": 3, "rounds": 2, "data": {"set": data, "clients": 4, **changes},
-        "model": MODELS.get(data, {"name": "mlp", "hidden": [16, 16]}), "algorithm": {"name": name, **fields},
+        "model": MODELS.get(data, CASES[name].model), "algorithm": {"name": name, **fields},
         "training": {"epochs": 2, "batch": 16, "lr": 0.05},
     }  # fmt: skip
     return Workbench(Experiment.model_validate(raw))

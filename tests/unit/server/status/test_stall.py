@@ -37,7 +37,9 @@ def test_a_quorum_that_cannot_be_reached_any_more_ends_the_run() -> None:
         check_twice(shot(2), quorum=3)
     with pytest.raises(RunFailedError, match="1 of 4 clients failed"):  # nobody is connected to replace it
         check_twice(shot(1, boards=[BoardStatus(agent="pi", clients=[0, 1, 2, 3])]), shortfall="replace")
-    with pytest.raises(RunFailedError, match=r"80 of 100 clients failed \(such as client 3: the loss .*; client 4: array"):
+    with pytest.raises(
+        RunFailedError, match=r"80 of 100 clients failed \(such as client 3: the loss .*; client 4: array"
+    ):
         check_twice(shot(80, tasks=100), quorum=80)
     with pytest.raises(RunFailedError, match=r"4 clients failed \(clients 0.2: no luck; client 3: too hot\)"):
         check_twice(shot(4, failures={0: "no luck", 1: "no luck", 2: "no luck", 3: "too hot"}))
