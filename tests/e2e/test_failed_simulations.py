@@ -57,8 +57,8 @@ def test_a_model_that_diverges(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (7, "")
     status, reason, code = result(tmp_path)
     assert (status, code) == ("failed", 7)
-    assert "round 1 cannot reach its quorum of 1: 8 of 8 clients failed" in reason
-    assert "(such as client 0: the loss became nan" in reason
+    counts = "round 1 cannot reach its quorum of 1: 8 of 8 clients failed"
+    assert f"{counts} (such as client 0: the loss became nan" in reason
     assert shown["message"] == reason
     assert f"fedquilt: {reason}" in done.stderr
     assert "The page stays for 60 s" in done.stderr

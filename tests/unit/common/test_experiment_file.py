@@ -113,6 +113,10 @@ def test_equal_only_with_equal_extra_fields() -> None:
             "algorithm={name: heterofl, widths: {generic: 0}}",
             "algorithm.widths.generic = 0: give a part of the model above 0 and at most 1",
         ),
+        (
+            "algorithm={name: heterofl, widths: {pi.4: 0}}",
+            "algorithm.widths = {'pi.4': 0}: widths.pi.4 = 0.0: give a part of the model",
+        ),
         ("seed=-1", "seed = -1"),
         ("name=a/b", "name = 'a/b'"),
         ("wire.up=int8", "must be 'fp32', 'fp16' or 'bf16'"),

@@ -59,6 +59,7 @@ def test_sound_data_sets_load_read_only(load: Callable[[str], Dataset], body: st
     [
         ("return part(), part()", r"returned a tuple; it must return a fedquilt\.Dataset"),
         ("return {}['rows']", r"its factory raised KeyError: 'rows' \(\w+\.py line \d+\); correct the factory"),
+        ("return len(3)", r"its factory raised TypeError: .*len\(\) \(\w+\.py line \d+\); correct the factory"),
         ("raise DataUnavailableError('rows.csv: is missing')", r"^rows\.csv: is missing$"),
         ("return Dataset('own', part(y=(0, 1, 2, 3)), part(), 3)", r"', train: labels are from 0 to 3.* 3 classes"),
         ("return Dataset('own', part(), part(y=(0, 1, -1, 2)), 3)", "', test: labels are from -1 to 2"),

@@ -82,6 +82,7 @@ def test_one_table_needs_no_list_and_a_sweep_file_will_do(tmp_path: Path) -> Non
         ("- {source: x, figures: [], colour: red}", "colour"),
         ("- [", "paper.yaml:1"),
         ("- {source: x, figures: [{case: {a: 1}, scores: {best_accuracy: 97.5}}]}", "best_accuracy: 97.5 is no share"),
+        ("- {source: x, figures: [{case: {a: 1}, scores: {gain_accuracy: -2.7}}]}", "gain_accuracy: -2.7 is no share"),
     ],
 )
 def test_what_is_wrong_in_the_file_is_named_with_its_place(text: str, words: str, tmp_path: Path) -> None:

@@ -79,6 +79,21 @@ def test_what_is_followed_is_shown_to_the_end(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == "round 3/3: accuracy 0.7500, 0.00 s\n"
 
 
+def test_the_rounds_of_a_failed_run_are_printed_once_and_a_terminals_block_stays(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
+    rows = [RoundResult.model_validate({**zeros, "accuracy": 0.5, "round": number}) for number in (1, 2)]
+    with ProgressDisplay("", 3, 0.0) as progress:
+        progress.show(Snapshot(rounds=3, history=rows[:1]))
+        progress.print_missing(rows)
+    assert capsys.readouterr().err.splitlines() == [f"round {n}/3: accuracy 0.5000, 0.00 s" for n in (1, 2)]
+    monkeypatch.setattr("fedquilt_server.status.terminal.is_live", lambda: True)
+    with ProgressDisplay("", 3, 0.0) as progress:
+        progress.print_missing(rows)
+    assert "round 2/3: accuracy" not in capsys.readouterr().err
+
+
 def test_a_pipe_gets_each_stage_each_warning_and_the_request_to_stop_once(capsys: pytest.CaptureFixture[str]) -> None:
     stop = threading.Event()
     with ProgressDisplay("", 3, 0.0, stop.is_set) as progress:
