@@ -9,7 +9,7 @@ from fedquilt_common.errors import ExperimentError, SliceError
 
 if TYPE_CHECKING:
     from fedquilt_common.algorithm_api.algorithm import ClientContext, ServerTools
-    from fedquilt_common.submodels.slices import Slice
+    from fedquilt_common.submodels.slices import Anatomy, Slice
 
 
 def find_level(algorithm: object, name: str, ctx: ServerTools | ClientContext) -> Slice:
@@ -37,21 +37,16 @@ def find_level(algorithm: object, name: str, ctx: ServerTools | ClientContext) -
     return part
 
 
-def parts_to_try(algorithm: object, ctx: ServerTools) -> Sequence[Slice]:
+def parts_to_try(algorithm: object, anatomy: Anatomy) -> Sequence[Slice]:
     """Return the smallest sub-models of an algorithm, which the coordinator runs once before the first round.
 
     Args:
         algorithm: its method ``parts_to_try`` returns them. An algorithm without that method has none.
-        ctx: has the model's ``anatomy``.
+        anatomy: of the experiment's model.
 
     Raises:
-        ExperimentError: the model does not have the algorithm's sub-models.
+        SliceError: the model does not have the algorithm's sub-models.
     """
     own = getattr(algorithm, "parts_to_try", None)
-    if own is None:
-        return ()
-    try:
-        parts: Sequence[Slice] = own(ctx)
-    except SliceError as error:
-        raise ExperimentError(str(error)) from None
+    parts: Sequence[Slice] = own(anatomy) if own else ()
     return parts

@@ -40,7 +40,7 @@ from fedquilt_common.submodels.adaptivefl_pool import (
     nested_members,
 )
 from fedquilt_common.submodels.selection import check_widths
-from fedquilt_common.submodels.slices import Slice, cut, relative_slice
+from fedquilt_common.submodels.slices import Anatomy, Slice, cut, relative_slice
 from fedquilt_common.submodels.wholeness import require_groups
 from fedquilt_common.types import Arrays, ClientId, Shapes
 
@@ -97,14 +97,14 @@ class AdaptiveFL:
                 "before tau: choose a later start or a smaller tau"
             )
 
-    def pool(self, ctx: ServerTools | ClientContext) -> tuple[Member, ...]:
+    def pool(self, anatomy: Anatomy) -> tuple[Member, ...]:
         """Return the model pool.
 
         Raises:
             SliceError: the model does not have such sub-models.
         """
-        named = self.starts or ctx.anatomy.start_layers
-        starts = [find_start(ctx.anatomy, start) for start in named]
+        named = self.starts or anatomy.start_layers
+        starts = [find_start(anatomy, start) for start in named]
         if self.levels and not starts:
             raise SliceError(
                 "algorithm.starts is missing, and this model declares no start layers; give the layers from which on a "
@@ -112,7 +112,7 @@ class AdaptiveFL:
             )
         if self.levels and (problem := self._starts_problem(named, starts)):
             raise SliceError(f"{problem}; `fedquilt model inspect` lists the layers")
-        return make_pool(ctx.anatomy, self.levels, named)
+        return make_pool(anatomy, self.levels, named)
 
     def _starts_problem(self, named: Sequence[Start], starts: Sequence[int]) -> str:
         """Return why the pool cannot begin to cut at these layers; empty if it can.
@@ -135,27 +135,27 @@ class AdaptiveFL:
         Raises:
             SliceError: the pool has no such member.
         """
-        members = {member.name: member.part for member in self.pool(ctx)}
+        members = {member.name: member.part for member in self.pool(ctx.anatomy)}
         if name not in members:
             raise SliceError(f"fleet: fits = {name}: the pool has no such level; choose one of {', '.join(members)}")
         return members[name]
 
-    def parts_to_try(self, ctx: ServerTools) -> Sequence[Slice]:
+    def parts_to_try(self, anatomy: Anatomy) -> Sequence[Slice]:
         """Return the pool's smallest member."""
-        return [min((member.part for member in self.pool(ctx)), key=lambda part: part.entries)]
+        return [min((member.part for member in self.pool(anatomy)), key=lambda part: part.entries)]
 
     # -- server ------------------------------------------------------------------------------------
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
         require_groups(ctx.anatomy)
-        size = len(self.pool(ctx))
+        size = len(self.pool(ctx.anatomy))
         return State(model, {
             "curiosity": np.ones((len(self.levels) + 1, ctx.clients), np.float32),
             "resources": np.ones((size, ctx.clients), np.float32),
         })  # fmt: skip
 
     def round(self, state: State, ctx: ServerContext) -> Round:
-        pool = self.pool(ctx)
+        pool = self.pool(ctx.anatomy)
         tables = Tables.from_state(state.extra, pool, self.bonus, self.selection)
         sent = dict(sorted(self._draw_members(tables, pool, ctx)))
         replies = yield _make_tasks(state.arrays, pool, sent)
@@ -176,7 +176,7 @@ class AdaptiveFL:
         return (yield from evaluate_locally(merged, ctx, self))
 
     def evaluate(self, state: State, ctx: ServerContext) -> dict[str, float]:
-        largest = [member for member in reversed(self.pool(ctx)) if member.name == f"{member.level}1"]
+        largest = [member for member in reversed(self.pool(ctx.anatomy)) if member.name == f"{member.level}1"]
         return evaluate_levels(state.arrays, ctx, [(member.name, member.part) for member in largest])
 
     def _draw_members(
@@ -195,7 +195,7 @@ class AdaptiveFL:
     def work(self, task: Task, ctx: ClientContext) -> Reply:
         if task.kind == EVALUATE:
             return count_locally(task, ctx)
-        pool = self.pool(ctx)
+        pool = self.pool(ctx.anatomy)
         assert task.slice is not None  # noqa: S101 - every task of this algorithm has one
         for member in nested_members(pool, task.slice):
             part = pool[member].part

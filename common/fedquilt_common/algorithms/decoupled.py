@@ -15,16 +15,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import mean
 from fedquilt_common.aggregation.client_evaluation import EVALUATE, count_locally, evaluate_locally
-from fedquilt_common.algorithm_api import (
-    ClientContext,
-    Declaration,
-    Reply,
-    Round,
-    ServerContext,
-    ServerTools,
-    State,
-    Task,
-)
+from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, Round, ServerContext, State, Task
 from fedquilt_common.errors import SliceError
 from fedquilt_common.submodels.adaptivefl_pool import Start, cut_from, find_start
 from fedquilt_common.submodels.selection import Widths, check_widths, kinds_by_width, level_of
@@ -66,9 +57,9 @@ class Decoupled:
         if max(self.widths.values()) != 1:
             raise ValueError(f"widths = {dict(self.widths)!r}: one level must have width 1, the whole model")
 
-    def parts_to_try(self, ctx: ServerTools) -> Sequence[Slice]:
+    def parts_to_try(self, anatomy: Anatomy) -> Sequence[Slice]:
         """Return the narrowest sub-model."""
-        return [self._part(ctx.anatomy, min(self.widths.values()))]
+        return [self._part(anatomy, min(self.widths.values()))]
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
         smaller = {

@@ -15,17 +15,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
 from fedquilt_common.aggregation.client_evaluation import EVALUATE, count_locally, evaluate_locally
-from fedquilt_common.algorithm_api import (
-    ClientContext,
-    Declaration,
-    Loss,
-    Reply,
-    Round,
-    ServerContext,
-    ServerTools,
-    State,
-    Task,
-)
+from fedquilt_common.algorithm_api import ClientContext, Declaration, Loss, Reply, Round, ServerContext, State, Task
 from fedquilt_common.algorithm_api.pooling import SUB_MODELS
 from fedquilt_common.algorithms.families.levels import evaluate_levels
 from fedquilt_common.errors import SliceError
@@ -99,9 +89,9 @@ class ScaleFL:
         wide = prefix(anatomy, self.widths[kind], "floor")
         return Slice(anatomy, wide.kept, absent_arrays(anatomy, self.exits[kind]))
 
-    def parts_to_try(self, ctx: ServerTools) -> Sequence[Slice]:
+    def parts_to_try(self, anatomy: Anatomy) -> Sequence[Slice]:
         """Return the sub-model of each kind of board: a wider one may have fewer exits."""
-        return [self.part(ctx.anatomy, kind) for kind in self.widths]
+        return [self.part(anatomy, kind) for kind in self.widths]
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
         for kind in self.widths:

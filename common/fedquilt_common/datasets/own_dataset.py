@@ -15,13 +15,7 @@ from fedquilt_common.learning_tasks import make_learning_task
 from fedquilt_common.learning_tasks.learning_task import LearningTask
 from fedquilt_common.stored_samples import StoredSamples
 from fedquilt_common.types import Dataset, Examples
-from fedquilt_common.user_imports import (
-    USER_ERRORS,
-    describe_error,
-    describe_sys_exit,
-    find_place,
-    package_of,
-)
+from fedquilt_common.user_imports import USER_ERRORS, describe_error, describe_sys_exit, find_place, package_of
 
 
 def load_own(name: str, factory: Callable[..., Any], folder: Path | None) -> Dataset:

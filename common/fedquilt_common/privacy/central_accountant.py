@@ -47,6 +47,8 @@ class NoisyRounds:
 def central_epsilon(spent: Sequence[NoisyRounds], delta: float) -> float:
     """Return the epsilon that rounds spend together; 0 for no rounds.
 
+    It is exact if each round asks all clients, and an upper bound otherwise.
+
     Args:
         spent: the rounds, in any order.
         delta: probability, in (0, 1), with which the guarantee may fail.

@@ -216,7 +216,7 @@ class Workbench(ExperimentTools):
         """Check that the smallest sub-models run: boards train them, and the coordinator evaluates them."""
         from fedquilt_common.tracing.dry_run import check_cut
 
-        for part in parts_to_try(self.algorithm(), self):
+        for part in parts_to_try(self.algorithm(), self.anatomy):
             if not part.is_full:
                 check_cut(self._usual_builder, self.blueprint, self.dataset.train.x, part)
 

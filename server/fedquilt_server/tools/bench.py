@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 from rich.table import Table
 
@@ -20,6 +20,10 @@ from fedquilt_server.status.results import Result
 from fedquilt_server.status.units import DASH, traffic
 
 PARTS = ("sending_seconds", "receiving_seconds", "averaging_seconds")
+_MEMORY_COLUMNS: Final = {
+    "idle_bytes": "idle", "peak_bytes": "peak", "growth_bytes": "growth", "worker_peak_bytes": "training, peak"
+}  # fmt: skip
+"""Key of a process's memory -> heading."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +68,11 @@ class BenchResult:
         console.print(self._memory_table())
 
     def _memory_table(self) -> Table:
-        table, columns = Table(title="memory"), {"idle_bytes": "idle", "peak_bytes": "peak", "growth_bytes": "growth",
-                                                 "worker_peak_bytes": "training, peak"}  # fmt: skip
-        table.add_column("process")
-        for heading in columns.values():
+        table = Table("process", title="memory")
+        for heading in _MEMORY_COLUMNS.values():
             table.add_column(heading, justify="right")
         for name, numbers in self._memory_rows().items():
-            table.add_row(name, *(traffic(numbers[key]) if key in numbers else DASH for key in columns))
+            table.add_row(name, *(traffic(numbers[key]) if key in numbers else DASH for key in _MEMORY_COLUMNS))
         return table
 
 

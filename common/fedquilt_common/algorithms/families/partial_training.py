@@ -16,17 +16,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
 from fedquilt_common.aggregation.client_evaluation import EVALUATE, count_locally, evaluate_locally
-from fedquilt_common.algorithm_api import (
-    ClientContext,
-    Declaration,
-    Loss,
-    Reply,
-    Round,
-    ServerContext,
-    ServerTools,
-    State,
-    Task,
-)
+from fedquilt_common.algorithm_api import ClientContext, Declaration, Loss, Reply, Round, ServerContext, State, Task
 from fedquilt_common.algorithm_api.pooling import SUB_MODELS
 from fedquilt_common.algorithms.families.levels import evaluate_levels
 from fedquilt_common.errors import UncuttableModelError
@@ -151,10 +141,10 @@ class PartialTraining(ABC):
         widths = {client: self._width_of(client, ctx) for client in sorted(ctx.select())}
         return {client: self.restrict(self.part(ctx, width)) for client, width in widths.items()}
 
-    def parts_to_try(self, ctx: ServerTools) -> Sequence[Slice]:
+    def parts_to_try(self, anatomy: Anatomy) -> Sequence[Slice]:
         """Return the narrowest sub-model, of the first channels of each group."""
         width = min(self.widths.values())
-        return [self.restrict(prefix(ctx.anatomy, width, getattr(self, "rounding", "floor")))]
+        return [self.restrict(prefix(anatomy, width, getattr(self, "rounding", "floor")))]
 
     def restrict(self, part: Slice) -> Slice:
         """Return the sub-model that is cut only where ``cut`` allows.

@@ -140,7 +140,7 @@ def test_a_reply_that_slipped_through_with_other_shapes_is_an_error_not_an_avera
 
 @pytest.mark.parametrize("starts", [(1, 2), (2, 1), ("fc1", "fc2")])
 def test_the_pool_ascends_whatever_the_order_of_the_starts(starts: Any) -> None:
-    assert AdaptiveFL(starts=starts).pool(ctx()) == POOL
+    assert AdaptiveFL(starts=starts).pool(ctx().anatomy) == POOL
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_decoupled_needs_a_start_layer_of_a_model_that_declares_none() -> None:
 
 
 def test_start_layers_that_the_model_declares_are_named_when_tau_is_too_great() -> None:
-    declares = SimpleNamespace(anatomy=replace(NET, start_layers=("fc1", 2)))
+    declares = replace(NET, start_layers=("fc1", 2))
     with pytest.raises(SliceError, match=r"^algorithm.tau = 2: .* start layers \['fc1', 2\] \(layers \[1, 2\]"):
         AdaptiveFL(tau=2).pool(declares)
 
@@ -270,12 +270,12 @@ def test_decoupled_names_its_own_keys(fields: dict[str, Any], reason: str) -> No
 def test_a_width_that_leaves_nothing_is_named() -> None:
     tiny = AdaptiveFL(levels={"S": 0.05}, starts=(1,))
     with pytest.raises(SliceError, match=r"width of 0.05 leaves 'fc1' none of its 10 channels"):
-        tiny.pool(ctx())
+        tiny.pool(ctx().anatomy)
 
 
 def test_a_start_behind_the_last_layer_is_named() -> None:
     with pytest.raises(SliceError, match="the last layer of this model that can be cut is 2"):
-        AdaptiveFL(starts=(3,)).pool(ctx())
+        AdaptiveFL(starts=(3,)).pool(ctx().anatomy)
 
 
 def test_a_start_below_tau_is_named() -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,9 +19,6 @@ from fedquilt_common.algorithms.heterofl import HeteroFL
 from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.tracing.dry_run import check_cut
 from fedquilt_common.tracing.trace import blueprint_for
-
-if TYPE_CHECKING:
-    from fedquilt_common.algorithm_api import ServerTools
 
 
 class Branching(nn.Module):
@@ -139,7 +135,6 @@ def test_so_is_one_of_which_only_the_narrowest_sub_model_does_not_run() -> None:
     build, x = module(scaled, a=linear(6, 8), head=linear(8, 5)), np.zeros((1, 6), np.float32)
     blueprint = blueprint_for(build, x)
     check_cut(build, blueprint, x)
-    tools = cast("ServerTools", SimpleNamespace(anatomy=blueprint.anatomy))
-    check_cut(build, blueprint, x, *HeteroFL({"strong": 1.0, "medium": 0.5}).parts_to_try(tools))
+    check_cut(build, blueprint, x, *HeteroFL({"strong": 1.0, "medium": 0.5}).parts_to_try(blueprint.anatomy))
     with pytest.raises(UncuttableModelError, match=r"its sub-model with 2 of 8 channels does not run: ZeroDivision"):
-        check_cut(build, blueprint, x, *HeteroFL({"strong": 1.0, "weak": 0.25}).parts_to_try(tools))
+        check_cut(build, blueprint, x, *HeteroFL({"strong": 1.0, "weak": 0.25}).parts_to_try(blueprint.anatomy))
