@@ -8,7 +8,7 @@ from typing import Final
 
 import psutil
 
-from fedquilt_client.control_groups import ROOT, memory_groups, read_field, read_number
+from fedquilt_client.control_groups import ROOT, memory_groups, read_field, read_integer
 from fedquilt_common.files.durable import write_durably
 
 RESERVE: Final = 0.05
@@ -36,7 +36,7 @@ def free_capacity(budget: int | None = None, sharing: int = 1, root: Path = ROOT
 
 def read_limit(file: Path) -> int | None:
     """Return the limit that ``lower_limit`` stored, in bytes; None if there is none."""
-    return read_number(file)
+    return read_integer(file)
 
 
 def lower_limit(file: Path, need: int) -> int:

@@ -48,13 +48,13 @@ class MemoryGroup:
     @property
     def limit(self) -> int | None:
         """What its processes may take together; None without a limit."""
-        limit = read_number(self.folder / self.files.limit)
+        limit = read_integer(self.folder / self.files.limit)
         return limit if limit is not None and limit < _NO_LIMIT else None
 
     @property
     def usage(self) -> int | None:
         """What its processes take, with the file cache; None if it cannot be read."""
-        return read_number(self.folder / self.files.usage)
+        return read_integer(self.folder / self.files.usage)
 
     @property
     def reclaimable(self) -> int:
@@ -96,7 +96,7 @@ def tightest_group(root: Path = ROOT) -> tuple[int, MemoryGroup] | None:
     return min(limits, key=lambda found: found[0], default=None)
 
 
-def read_number(path: Path) -> int | None:
+def read_integer(path: Path) -> int | None:
     """Return the number in a file; None if it is absent or has none, such as "max"."""
     try:
         return int(path.read_text())

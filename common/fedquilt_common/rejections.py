@@ -154,6 +154,20 @@ def _keys_at(detail: ErrorDetail, section: type[BaseModel]) -> list[str]:
     return [field.alias or name for name, field in section.model_fields.items()]
 
 
+def is_key(path: str, root: type[BaseModel]) -> bool:
+    """Return whether a model has a dotted key, such as ``fleet.0.kind``; a section that takes any key has every one."""
+    section: type[BaseModel] | None = root
+    for part in path.split("."):
+        if section is None or section.model_config.get("extra") == "allow":
+            return True
+        fields = {field.alias or name: field for name, field in section.model_fields.items()}
+        if part in fields:
+            section = _find_section(fields[part].annotation)
+        elif not part.isdecimal():
+            return False
+    return True
+
+
 def _find_section(annotation: Any) -> type[BaseModel] | None:
     """Return the model class in a field's type, such as ``Data | None``; None without one."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

@@ -31,7 +31,7 @@ from fedquilt_server.coordinator.broker_wait import BROKER_SECONDS
 from fedquilt_server.coordinator.claims import all_free
 from fedquilt_server.coordinator.coordinator import STALL_SECONDS, Coordinator
 from fedquilt_server.coordinator.display import show_finished
-from fedquilt_server.provisioning.owners import InventoryFile, check_federation, find_inventory
+from fedquilt_server.provisioning.owners import InventoryFile, check_inventory, find_inventory
 from fedquilt_server.run_options import (
     CoordinatorBrokerOption,
     CoordinatorBrokerWaitOption,
@@ -217,7 +217,7 @@ def _assignments_of(inventory: Path | None, federation: str) -> Callable[[], Ass
     if inventory is None:
         return all_free
     file = InventoryFile(inventory)
-    check_federation(inventory, federation)
+    check_inventory(inventory, federation)
     owners = file.assignments().owners
     clients, boards = counted(len(owners), "client"), counted(len(set(owners.values())), "board")
     print_message(f"The inventory {inventory} assigns {clients} to {boards}")

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.datasets.files import SUFFIXES, dataset_folder, find_file, inner_folder
-from fedquilt_common.datasets.tables import read_numbers, split_each_person
+from fedquilt_common.datasets.tables import read_precise_table, split_each_person
 from fedquilt_common.datasets.windows import cut_windows, resample, scale_channels
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset
@@ -60,6 +60,6 @@ def load(folder: Path | None = None) -> Dataset:
 
 def _read_windows(path: Path) -> NDArray[np.float32]:
     """Read the full windows of a file, shape (n, axes, times); rows that do not fill a window are left out."""
-    rows = read_numbers(path, 1 + AXES)
+    rows = read_precise_table(path, 1 + AXES)
     parts = resample(rows[:, 0], rows[:, 1:], PERIOD, GAP)
     return np.concatenate([cut_windows(part, TIMES, TIMES) for part in parts])

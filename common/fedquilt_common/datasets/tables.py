@@ -38,10 +38,10 @@ def read_table(path: Path, columns: int, delimiter: str | None = None) -> NDArra
     Raises:
         DataUnavailableError: the file is damaged or empty, has other columns, or holds numbers that float32 does not.
     """
-    return read_numbers(path, columns, delimiter).astype(np.float32)
+    return read_precise_table(path, columns, delimiter).astype(np.float32)
 
 
-def read_numbers(path: Path, columns: int, delimiter: str | None = None) -> NDArray[np.float64]:
+def read_precise_table(path: Path, columns: int, delimiter: str | None = None) -> NDArray[np.float64]:
     """Read a table as ``read_table`` does, but in float64 of shape (n, columns), which times in milliseconds need."""
     with open_packed(path) as stream:
         data = read_to_end(stream, str(path))

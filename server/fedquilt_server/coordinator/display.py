@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from fedquilt_common.wire.messages import ESTIMATE
-from fedquilt_server.coordinator.failures import Failures
+from fedquilt_server.coordinator.failures import Failures, pick_failures
 from fedquilt_server.history.history import History
 from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied, Send
 from fedquilt_server.round.machine import Machine
@@ -258,8 +258,7 @@ class StatusUpdater:
 
     def _failing(self, machine: Machine) -> dict[str, object]:
         failing = self._failures.current(machine)
-        shown = dict(list(failing.items())[:FAILURES_SHOWN])
-        return {"failing": len(failing), "failures": shown}
+        return {"failing": len(failing), "failures": pick_failures(failing, FAILURES_SHOWN)}
 
     def _counts(self) -> dict[str, int]:
         totals = self._totals

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedquilt_common.types import ClientId
@@ -16,6 +17,13 @@ class Failure:
     agent: str
     boot: int
     reason: str
+
+
+def pick_failures(failing: Mapping[ClientId, str], most: int) -> dict[ClientId, str]:
+    """Return at most ``most`` of the failing clients, in client order, with as many different reasons as possible."""
+    firsts = {reason: client for client, reason in reversed(list(failing.items()))}
+    repeated = [client for client, reason in failing.items() if firsts[reason] != client]
+    return {client: failing[client] for client in sorted([*sorted(firsts.values()), *repeated][:most])}
 
 
 class Failures:

@@ -103,7 +103,7 @@ def read_raw(row: RoundResult, name: str) -> float | None:
     return number
 
 
-def read_number(row: RoundResult, name: str) -> float | None:
+def possible_value(row: RoundResult, name: str) -> float | None:
     """Return the value of a quantity; None if the round does not have it, or if it is impossible."""
     value = read_raw(row, name)
     return value if value is not None and is_possible(value, name) else None
@@ -129,7 +129,7 @@ def accumulate(rows: Sequence[RoundResult], name: str) -> list[float] | None:
     """Return the sums of a cost up to each round; None if a round does not have it."""
     total, sums = 0.0, []
     for row in rows:
-        value = read_number(row, name)
+        value = possible_value(row, name)
         if value is None:
             return None
         total += value
@@ -145,13 +145,13 @@ def total(rows: Sequence[RoundResult], name: str) -> float | None:
 
 def evaluated(rows: Sequence[RoundResult], name: str) -> list[tuple[int, float]]:
     """Return the index of each round that has the score, and the score."""
-    return [(index, value) for index, row in enumerate(rows) if (value := read_number(row, name)) is not None]
+    return [(index, value) for index, row in enumerate(rows) if (value := possible_value(row, name)) is not None]
 
 
 def last_value(rows: Sequence[RoundResult], name: str) -> float | None:
     """Return the score of the last evaluated round; None if it is impossible, because no earlier one replaces it."""
     last = next((row for row in reversed(rows) if read_raw(row, name) is not None), None)
-    return read_number(last, name) if last else None
+    return possible_value(last, name) if last else None
 
 
 def best_value(rows: Sequence[RoundResult], name: str) -> float | None:

@@ -66,7 +66,7 @@ def read_assignments(path: Path) -> Assignments:
     return _read(path, lambda groups: Assignments(_owners(groups), _revoked(groups), _relays(groups)))
 
 
-def check_federation(path: Path, federation: str) -> None:
+def check_inventory(path: Path, federation: str) -> None:
     """Check that an inventory is of a federation; one that names no federation is of any.
 
     Raises:

@@ -16,8 +16,8 @@ from fedquilt_server.library.quantities import (
     best_value,
     last_value,
     late_value,
+    possible_value,
     reach_target,
-    read_number,
 )
 from fedquilt_server.library.recorded_run import RecordedRun
 from fedquilt_server.report.mean_deviation import MeanDeviation, mean_deviation
@@ -137,7 +137,7 @@ def average_curve(group: RunGroup, score: str) -> list[CurvePoint]:
     points = []
     for index in range(min(len(run.rounds) for run in group.runs)):
         rows = [run.rounds[index] for run in group.runs]
-        values = [read_number(row, score) for row in rows]
+        values = [possible_value(row, score) for row in rows]
         over = mean_deviation(values)
         if over and over.n == len(values) and len({row.round for row in rows}) == 1:
             points.append(CurvePoint(rows[0].round, {name: _mean_at(one, index) for name, one in sums.items()}, over))

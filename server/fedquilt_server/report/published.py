@@ -13,9 +13,10 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.learning_tasks.metrics import MAIN_METRICS
-from fedquilt_common.rejections import first_problem
+from fedquilt_common.rejections import first_problem, is_key
 from fedquilt_server.library.quantities import (
     COSTS,
     LATE_ROUNDS,
@@ -166,9 +167,10 @@ def _find_problems(
 ) -> Iterator[str]:
     """Yield a sentence for each key and score that no run has, and for each percentage in the place of a share."""
     known = {key for group in groups for key in group.settings}
-    asked = {key for figure in table.figures for key, value in figure.case.items() if value is not None}
-    for key in sorted(asked - known):
-        yield f"No run has the setting '{key}': check its spelling."
+    asked = {(key, value is None) for figure in table.figures for key, value in figure.case.items() if key not in known}
+    for key, is_absent in sorted(asked):
+        if not (is_absent and is_key(key, Experiment)):
+            yield f"No run has the setting '{key}': check its spelling."
     compared: dict[str, list[float | None]] = {}
     for figure in table.figures:
         runs = [run for group in groups if matches(group, figure.case) for run in group.runs]

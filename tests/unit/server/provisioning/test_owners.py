@@ -11,7 +11,7 @@ from fedquilt_common.errors import ExperimentError, FederationError
 from fedquilt_common.files.yaml_text import MAX_CHARACTERS
 from fedquilt_common.types import Assignments
 from fedquilt_server.provisioning.federation import make_federation
-from fedquilt_server.provisioning.owners import InventoryFile, check_federation, find_inventory, read_assignments
+from fedquilt_server.provisioning.owners import InventoryFile, check_inventory, find_inventory, read_assignments
 
 ROOT = Path(__file__).parents[4]
 
@@ -39,7 +39,7 @@ def test_boards_whose_names_resemble_numbers(tmp_path: Path) -> None:
     for name in ("1e3", "0o17"):
         federation.provision(name, "pi4")
     path = federation.folder / "inventory.yml"
-    check_federation(path, "7e2")
+    check_inventory(path, "7e2")
     assert read_assignments(path).owners == {0: "1e3", 1: "0o17"}
 
 
@@ -56,11 +56,11 @@ def test_the_files_of_a_large_fleet_are_read(tmp_path: Path) -> None:
 def test_an_inventory_is_of_one_federation(tmp_path: Path) -> None:
     path = tmp_path / "inventory.yml"
     path.write_text("all: {vars: {fedquilt_federation: lab}}")
-    check_federation(path, "lab")
+    check_inventory(path, "lab")
     with pytest.raises(ExperimentError, match=r"inventory.yml is of .*'lab': give --federation lab"):
-        check_federation(path, "loft")
+        check_inventory(path, "loft")
     path.write_text("all: {children: {}}")
-    check_federation(path, "loft")
+    check_inventory(path, "loft")
 
 
 @pytest.mark.parametrize("certificate", ["", "elsewhere/tls.crt", "other/coordinator/tls.crt"])
