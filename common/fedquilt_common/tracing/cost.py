@@ -17,7 +17,7 @@ NORMS: Final = frozenset({
     "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d",
     "GroupNorm", "LayerNorm", "RMSNorm", "StaticBatchNorm", "layer_norm",
 })  # fmt: skip
-RECURRENT: Final = frozenset({"LSTM", "GRU", "RNN"})
+RECURRENT: Final = frozenset({"LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell"})
 ATTENTION: Final = frozenset({"MultiheadAttention", "Attention"})
 MATRIX_PRODUCTS: Final = frozenset({"matmul", "bmm", "mm"})
 PRODUCTS: Final = MATRIX_PRODUCTS | {"scaled_dot_product_attention"}

@@ -15,11 +15,13 @@ from fedquilt_common.tracing.layers import LAYERS
 from fedquilt_common.tracing.operations import BY_NAME, FUNCTIONS, METHODS, pool, reshape
 from fedquilt_common.tracing.outputs import SAMPLES
 from fedquilt_common.tracing.partitions import construct
+from fedquilt_common.tracing.shuffles import channel_shuffle, pixel_shuffle, pixel_unshuffle
 from fedquilt_common.tracing.tracer import Rule, Traced, Walk, to_tensors
 from fedquilt_common.tracing.transformers import BLOCKS
 
 _RESHAPING: dict[type[nn.Module], Rule] = {
     nn.Flatten: reshape, nn.Unflatten: reshape, nn.Upsample: pool, nn.UpsamplingNearest2d: pool,
+    nn.PixelShuffle: pixel_shuffle, nn.PixelUnshuffle: pixel_unshuffle, nn.ChannelShuffle: channel_shuffle,
 }  # fmt: skip
 
 

@@ -17,9 +17,18 @@ from fedquilt_common.models.static_norm import Scaler, StaticBatchNorm
 from fedquilt_common.tracing.channels import Dimension, dimension, keep_whole, whole
 from fedquilt_common.tracing.layer_kinds import layer_kind
 from fedquilt_common.tracing.partitions import glu, pad_layer
-from fedquilt_common.tracing.tracer import KERNEL, ONE_GROUP, Rule, Traced, Walk, normalise_over, unite_elementwise
+from fedquilt_common.tracing.tracer import (
+    KERNEL,
+    ONE_GROUP,
+    Rule,
+    Traced,
+    Walk,
+    normalise_over,
+    traced_in,
+    unite_elementwise,
+)
 
-GATES = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}
+GATES: dict[type[nn.Module], int] = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1, nn.LSTMCell: 4, nn.GRUCell: 3, nn.RNNCell: 1}
 
 
 def own_dimensions(walk: Walk, module: nn.Module, name: str) -> tuple[Dimension, ...]:
@@ -162,24 +171,37 @@ def recurrent(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], res
     _follow(walk, input_size=inputs, hidden_size=hidden)
     for layer in range(module.num_layers):
         for suffix in [f"_l{layer}", f"_l{layer}_reverse"][:directions]:
-            rows, columns = own_dimensions(walk, module, f"weight_ih{suffix}")
-            walk.unite(inputs, columns)
-            again, back = own_dimensions(walk, module, f"weight_hh{suffix}")
-            walk.unite(hidden, back)
-            for stacked in (
-                rows,
-                again,
-                *own_dimensions(walk, module, f"bias_ih{suffix}"),
-                *own_dimensions(walk, module, f"bias_hh{suffix}"),
-            ):
-                walk.unite(hidden * gates, stacked)
+            _unite_gates(walk, module, suffix, inputs, hidden, gates)
         inputs = hidden * directions
     output, state = result
     last = tuple(Traced(s, (*map(whole, s.shape[:-1]), hidden)) for s in (state if gates == 4 else [state]))
-    for initial in args[1:]:
-        for tensor in initial if isinstance(initial, tuple) else [initial]:
-            walk.unite(tensor.dims[-1], hidden)
+    for initial in traced_in(args[1:]):
+        walk.unite(initial.dims[-1], hidden)
     return Traced(output, (*x.dims[:-1], hidden * directions)), last if gates == 4 else last[0]
+
+
+def _unite_gates(walk: Walk, module: Any, suffix: str, inputs: Dimension, hidden: Dimension, gates: int) -> None:
+    """Unite the arrays of one layer and direction with its inputs and with the hidden channels of all gates."""
+    rows, columns = own_dimensions(walk, module, f"weight_ih{suffix}")
+    again, back = own_dimensions(walk, module, f"weight_hh{suffix}")
+    walk.unite(inputs, columns)
+    walk.unite(hidden, back)
+    biases = (f"bias_{part}{suffix}" for part in ("ih", "hh"))
+    for vector in (rows, again, *(dim for name in biases for dim in own_dimensions(walk, module, name))):
+        walk.unite(hidden * gates, vector)
+
+
+def recurrent_cell(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> Any:
+    """LSTM, GRU and RNN cells: from shape (n, inputs) to (n, hidden), and the LSTM's cell state alike."""
+    x = args[0]
+    walk.next_layer()
+    hidden = dimension(module.hidden_size, walk.where, walk.depth)
+    _follow(walk, input_size=x.dims[-1], hidden_size=hidden)
+    _unite_gates(walk, module, "", x.dims[-1], hidden, GATES[layer_kind(module)])
+    for state in traced_in([args[1:], dict(kwargs)]):
+        walk.unite(state.dims[-1], hidden)
+    dims = (*x.dims[:-1], hidden)
+    return tuple(Traced(one, dims) for one in result) if isinstance(result, tuple) else Traced(result, dims)
 
 
 def multihead_attention(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> Any:
@@ -273,6 +295,7 @@ LAYERS: dict[type[nn.Module], Rule] = {
     nn.GroupNorm: group_norm, nn.LayerNorm: layer_norm, nn.RMSNorm: layer_norm,
     nn.Embedding: embedding,
     nn.LSTM: recurrent, nn.GRU: recurrent, nn.RNN: recurrent,
+    nn.LSTMCell: recurrent_cell, nn.GRUCell: recurrent_cell, nn.RNNCell: recurrent_cell,
     nn.MultiheadAttention: multihead_attention, Attention: attention,
     nn.PReLU: prelu, Scaler: scaler, nn.GLU: gated,
     **dict.fromkeys([nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin], softmax),

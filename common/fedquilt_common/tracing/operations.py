@@ -30,6 +30,7 @@ from fedquilt_common.tracing.partitions import (
     unbind,
     unfold,
 )
+from fedquilt_common.tracing.shuffles import channel_shuffle, pixel_shuffle, pixel_unshuffle, repeat_interleave
 from fedquilt_common.tracing.tracer import (
     KERNEL,
     ComputedSize,
@@ -330,6 +331,10 @@ _RULES: list[tuple[Rule, tuple[str, ...]]] = [
     (narrow, ("narrow",)),
     (pad, ("pad",)),
     (roll, ("roll", "flip")),
+    (pixel_shuffle, ("pixel_shuffle",)),
+    (pixel_unshuffle, ("pixel_unshuffle",)),
+    (channel_shuffle, ("channel_shuffle",)),
+    (repeat_interleave, ("repeat_interleave",)),
     (layer_norm, ("layer_norm",)),
     (convolution, ("conv1d", "conv2d", "conv3d")),
     (ignore, ("_assert",)),

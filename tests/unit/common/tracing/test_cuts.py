@@ -69,6 +69,24 @@ def recurrent(s: Any, x: Tensor) -> Any:
     return s.head(s.body(x)[0][:, -1])
 
 
+def step_by_step(s: Any, x: Tensor) -> Any:
+    hidden, (kept, cell) = s.plain(x[:, 0]), s.gated(x[:, 1])
+    for place in range(2, 7):
+        hidden = s.body(x[:, place], hidden)
+        kept, cell = s.gated(x[:, place], (kept, cell))
+    return s.head(torch.cat([hidden, kept, cell], 1))
+
+
+def shuffled(s: Any, x: Tensor) -> Any:
+    x = s.up(s.b(s.swap(s.a(x))))
+    return s.head(s.down(s.c(x)).repeat_interleave(2, dim=1).mean((2, 3)))
+
+
+def shuffled_by_functions(s: Any, x: Tensor) -> Any:
+    x = functional.pixel_shuffle(s.b(functional.channel_shuffle(s.a(x), 2)), upscale_factor=2)
+    return s.head(torch.repeat_interleave(functional.pixel_unshuffle(s.c(x), 2), 2, 1).mean((2, 3)))
+
+
 def placewise(s: Any, x: Tensor) -> Any:
     return s.out(functional.interpolate(functional.max_pool2d(s.a(x), 2), scale_factor=2))
 
@@ -169,6 +187,14 @@ MASKED: dict[str, tuple[Build, tuple[int, ...]]] = {
     "lstm": (module(recurrent, body=lambda: nn.LSTM(6, 8, 2, batch_first=True, bidirectional=True),
                     head=linear(16, 5)), SERIES),
     "gru": (module(recurrent, body=lambda: nn.GRU(6, 8, batch_first=True), head=linear(8, 5)), SERIES),
+    "recurrent cells": (module(
+        step_by_step, plain=lambda: nn.RNNCell(6, 8, bias=False), body=lambda: nn.GRUCell(6, 8),
+        gated=lambda: nn.LSTMCell(6, 7), head=linear(22, 5)), SERIES),
+    "pixel and channel shuffle": (module(
+        shuffled, a=conv(3, 12, 1), swap=lambda: nn.ChannelShuffle(3), b=conv(12, 24, 1), up=lambda: nn.PixelShuffle(2),
+        c=conv(6, 7, 1), down=lambda: nn.PixelUnshuffle(3), head=linear(126, 5)), IMAGE),
+    "shuffles as functions": (module(
+        shuffled_by_functions, a=conv(3, 8, 1), b=conv(8, 12, 1), c=conv(3, 7, 1), head=linear(56, 5)), IMAGE),
     "views by head": (module(by_head, q=linear(6, 24), k=linear(6, 24), head=linear(24, 5)), (4, 6)),
     "gated": (module(gated, a=conv(3, 16, 1), head=linear(8, 5)), IMAGE),
     "one layer twice": (module(twice, a=linear(6, 8), same=linear(8, 8), head=linear(8, 5)), (6,)),
