@@ -165,6 +165,26 @@ class Encoders(nn.Module):
         return out
 
 
+class Decoders(nn.Module):
+    """torch's decoder layers, one by itself and two in a decoder, with a memory of another length."""
+
+    def __init__(self, norm_first: bool = False) -> None:
+        super().__init__()
+        self.embed, self.remember = nn.Linear(6, 8), nn.Linear(6, 8)
+        self.layer = nn.TransformerDecoderLayer(8, 2, 12, batch_first=True, norm_first=norm_first)
+        self.decoder = nn.TransformerDecoder(
+            nn.TransformerDecoderLayer(8, 2, 10, batch_first=True, activation="gelu", norm_first=norm_first), 2,
+            norm=nn.LayerNorm(8),
+        )  # fmt: skip
+        self.fc = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits."""
+        memory = self.remember(x[:, :4])
+        out: Tensor = self.fc(self.decoder(self.layer(self.embed(x), memory=memory), memory).mean(1))
+        return out
+
+
 class TiedEncoder(nn.Module):
     """Attention, layer norm, tied weights, positions that are a buffer outside the state."""
 

@@ -276,6 +276,8 @@ TRAINED: dict[str, tuple[Build, tuple[int, ...]]] = {
     "swin": (lookalike_transformers.swin, IMAGE),
     "densenet with standardised weights": (lookalikes.densenet, IMAGE),
     "encoders": (lookalike_transformers.Encoders, SERIES),
+    "decoders": (lookalike_transformers.Decoders, SERIES),
+    "decoders, norm first": (lambda: lookalike_transformers.Decoders(norm_first=True), SERIES),
     "masked encoders": (module(
         masked_encoder, encoder=lambda: nn.TransformerEncoder(encoder_layer(), 2, enable_nested_tensor=False),
         layer=encoder_layer, head=linear(6, 5), mask=lambda: MASK), SERIES),

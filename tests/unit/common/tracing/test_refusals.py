@@ -61,7 +61,8 @@ COMPUTED = r"'a': its weight is computed in each pass, as by weight_norm"
 REFUSED: dict[str, tuple[Build, str]] = {
     "an unknown layer": (module(lambda s, x: s.inner(x, x), inner=lambda: nn.Bilinear(6, 6, 5)), "'inner'.*Bilinear"),
     "repetitions of all numbers": (
-        module(lambda s, x: s.a(x.repeat_interleave(2)), a=linear(24, 5)), r"repeat_interleave\(\) without a dimension"),
+        module(lambda s, x: s.a(x.repeat_interleave(2)), a=linear(24, 5)),
+        r"repeat_interleave\(\) without a dimension"),
     "a changed layer": (
         module(lambda s, x: s.a(x), a=lambda: renamed_layers.ActiveNorm(6)),
         "'a' cannot be traced.*; ActiveNorm changes the forward of BatchNorm1d: let it hold that layer as a part, or"),
