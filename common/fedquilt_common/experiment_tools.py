@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.algorithm_api import Algorithm, declaration_of
+from fedquilt_common.algorithm_api import Algorithm, declaration_of, loss_problem
 from fedquilt_common.algorithms import DIAGNOSTICS, make_algorithm
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.datasets.label_noise import ChangedLabels
@@ -283,16 +283,16 @@ class ExperimentTools:
 
         Raises:
             ExperimentError: it does not, and has no loss of its own that explains different outputs; or the learning
-                task does not suit such outputs.
+                task does not suit such outputs, or the algorithm a loss of the model's own.
         """
         from fedquilt_common.tracing.outputs import check_outputs
 
         name, train = f"{key}.name = {model.name}", self.dataset.train
-        shapes = check_outputs(self.model_builder(model), train.x, name)
-        if shapes and (problem := self.learning_task.find_output_problem(shapes, train.y)):
-            if len(shapes) > 1:
-                problem += f". It returns {len(shapes)} outputs: the last one is trained and evaluated"
-            raise ExperimentError(f"{name}: {problem}")
+        task, shapes = self.learning_task, check_outputs(self.model_builder(model), train.x, name)
+        problem = task.find_output_problem(shapes, train.y) if shapes else loss_problem(self.algorithm(), task)
+        if problem:
+            more = f". It returns {len(shapes)} outputs: the last one is trained and evaluated" * (len(shapes) > 1)
+            raise ExperimentError(f"{name}: {problem}{more}")
 
     def warn_about_outputs(self, model: Model, key: str) -> str:
         """Return that a model trains the last field of a named tuple; empty if not. Arguments as ``check_outputs``."""

@@ -33,7 +33,12 @@ from fedquilt_common.algorithm_api.participation import participation_problem, r
 from fedquilt_common.algorithm_api.pooling import pooling_problem, reply_weight
 from fedquilt_common.algorithm_api.privacy import privacy_problem, private_passes
 from fedquilt_common.algorithm_api.records import Ask, Declaration, Reply, State, Task, declaration_of
-from fedquilt_common.algorithm_api.training_settings import TrainingSettings, half_precision_problem, training_problem
+from fedquilt_common.algorithm_api.training_settings import (
+    TrainingSettings,
+    half_precision_problem,
+    loss_problem,
+    training_problem,
+)
 
 if TYPE_CHECKING:
     from fedquilt_common.algorithm_api.learner import Outputs as Outputs
@@ -43,7 +48,8 @@ __all__ = [
     "Algorithm", "Round", "advance_round", "advance_full_round",
     "Ask", "Task", "Reply", "State", "Declaration", "declaration_of",
     "privacy_problem", "private_passes", "pooling_problem", "reply_weight", "find_level", "parts_to_try",
-    "training_problem", "participation_problem", "replies_per_round", "TrainingSettings", "half_precision_problem",
+    "training_problem", "loss_problem", "participation_problem", "replies_per_round", "TrainingSettings",
+    "half_precision_problem",
     "ServerContext", "ServerTools", "ClientContext",
     "Learner", "Loss", "Batch", "BatchLoss", "OutputViews", "Penalty", "deepest_exit",
     "TrainingPhase", "TrainingResult",

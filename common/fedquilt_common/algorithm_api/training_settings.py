@@ -61,6 +61,17 @@ def training_problem(algorithm: object, training: TrainingSettings) -> str:
     return str(own(training)) if own is not None else ""
 
 
+def loss_problem(algorithm: object, task: object) -> str:
+    """Return why an algorithm cannot train a model that has a loss of its own; empty if it can.
+
+    Args:
+        algorithm: its optional method ``loss_problem`` takes the task, and returns ``<why>; <what to do>``.
+        task: the learning task.
+    """
+    own = getattr(algorithm, "loss_problem", None)
+    return str(own(task)) if own is not None else ""
+
+
 def half_precision_problem(optimiser: OptimiserName, precision: str) -> str:
     """Return why a training diverges that divides by squares in true half precision; empty if it does not.
 

@@ -19,10 +19,15 @@ OutputForm = tuple[tuple[int, ...], ...]
 SAMPLES: Final = 2
 """Samples of an example; a single one could not be distinguished from a dimension that is broadcast."""
 _SEVERAL: Final = 2
-_REMEDY: Final = (
+_REASON: Final = (
     "the last output is trained and evaluated, so the model would learn with another output than the one that is "
     "evaluated. Return the same outputs in both modes, such as the logits alone (build torchvision's models with "
-    "aux_logits=False), or give the model a method training_loss(outputs, targets) (docs/tasks.md)"
+    "aux_logits=False), or "
+)
+_GIVE_LOSS: Final = f"{_REASON}give the model a method training_loss(outputs, targets) (docs/tasks.md)"
+_USE_LOSS: Final = (
+    f"the algorithm has a loss of its own, which takes the place of the model's training_loss; {_REASON}choose an "
+    "algorithm that trains with the model's loss, such as fedavg (docs/tasks.md)"
 )
 
 
@@ -60,15 +65,21 @@ def _name(value: Any) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
-def check_same_form(trained: OutputForm, evaluated: OutputForm) -> None:
+def check_same_form(trained: OutputForm, evaluated: OutputForm, *, own_loss: bool = False) -> None:
     """Compare the forms of a model's outputs in training and in evaluation.
+
+    Args:
+        trained: the form in training.
+        evaluated: the form in evaluation.
+        own_loss: whether the model has a loss of its own, which an algorithm has replaced.
 
     Raises:
         ExperimentError: they differ.
     """
     if trained != evaluated:
         raise ExperimentError(
-            f"the model returns {_describe(trained)} in training, but {_describe(evaluated)} in evaluation: {_REMEDY}"
+            f"the model returns {_describe(trained)} in training, but {_describe(evaluated)} in evaluation: "
+            f"{_USE_LOSS if own_loss else _GIVE_LOSS}"
         )
 
 

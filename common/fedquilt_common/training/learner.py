@@ -204,8 +204,9 @@ class TorchLearner:
         arithmetic = choose_arithmetic(self.training)
         plans = charge_phases(self.meter, self.training, phases, schedule, arrays)
         module = self._load(arrays, seed, part, training=True)
-        form = evaluated_form(module, phases[0].data.x)
         x = phases[0].data.x
+        takes_any_form = hasattr(module, "training_loss") and all(phase.loss is None for phase in phases)
+        form = None if takes_any_form else evaluated_form(module, x)
         module, layout = make_module_private(module, x) if plans else (module, choose_layout(module, x))
         features = self._watch_head(module, part) if any(phase.batch_loss for phase in phases) else []
         module = arithmetic.place(module)

@@ -128,10 +128,9 @@ def evaluated_form(module: nn.Module, x: NDArray[Any]) -> OutputForm | None:
         x: samples of shape (n, *input_shape).
 
     Returns:
-        The form; None if the model has a ``training_loss``, so that training may have another one, or if its code is
-        known, so that training cannot.
+        The form; None if the model's code is known, so that training cannot have another one.
     """
-    if is_known(module) or hasattr(module, "training_loss"):
+    if is_known(module):
         return None
     return probe(module, CONTIGUOUS, x, form_of)
 

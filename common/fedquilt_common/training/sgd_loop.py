@@ -60,7 +60,8 @@ class SgdLoop:
             phases with a ``batch_loss`` need it, with others it stays empty.
         black: what black is in the samples, of a shape that broadcasts to (channels, 1, 1); ``training.augment`` pads
             with it.
-        form: of the module's outputs in evaluation, which training must have too; None: not compared.
+        form: of the module's outputs in evaluation, which training must have too, unless the module's own loss takes
+            them; None: not compared.
     """
 
     module: nn.Module
@@ -310,8 +311,9 @@ class _RunningPhase:
         samples = self.loop.inputs(batch, arithmetic)
         with arithmetic.autocast():
             output = self.loop.module(samples)
-        if self.loop.form is not None:
-            check_same_form(form_of(output), self.loop.form)
+        own_loss = hasattr(self.loop.module, "training_loss")
+        if self.loop.form is not None and not (own_loss and self.phase.loss is None):
+            check_same_form(form_of(output), self.loop.form, own_loss=own_loss)
         outputs, targets = _outputs(output), self.loop.targets(batch.y).to(arithmetic.device)
         loss: Callable[..., Any] = self.phase.loss or self.loop.loss
         value: Tensor = loss(outputs, targets)

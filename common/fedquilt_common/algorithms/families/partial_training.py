@@ -20,6 +20,7 @@ from fedquilt_common.algorithm_api import ClientContext, Declaration, Loss, Repl
 from fedquilt_common.algorithm_api.pooling import SUB_MODELS
 from fedquilt_common.algorithms.families.levels import evaluate_levels
 from fedquilt_common.errors import UncuttableModelError
+from fedquilt_common.learning_tasks import LearningTask
 from fedquilt_common.submodels.selection import (
     DEFAULT_WIDTHS,
     Widths,
@@ -91,10 +92,11 @@ class PartialTraining(ABC):
         self._check_masks(ctx)
         return State(model)
 
+    def _masks(self, task: LearningTask) -> bool:
+        return self.mask_absent_classes and task.held_classes(np.zeros(1, np.int64)) is not None
+
     def _check_masks(self, ctx: ServerContext) -> None:
-        if not self.mask_absent_classes or output_count(ctx.anatomy):
-            return
-        if ctx.learning_task.held_classes(np.zeros(1, np.int64)) is not None:
+        if self._masks(ctx.learning_task) and not output_count(ctx.anatomy):
             raise UncuttableModelError(
                 "algorithm.mask_absent_classes: no single array of the model has a row for each of its outputs, as "
                 "where forward concatenates several heads, so absent classes cannot be masked; set it to false"
@@ -117,6 +119,13 @@ class PartialTraining(ABC):
     def privacy_problem(self) -> str:
         """Return why it cannot train with differential privacy; empty if it can."""
         return "replies name the client's classes; set algorithm.mask_absent_classes: false" * self.mask_absent_classes
+
+    def loss_problem(self, task: LearningTask) -> str:
+        """Return why it cannot train a model that has a loss of its own; empty if it can."""
+        return self._masks(task) * (
+            "only the loss of the learning task can leave out absent classes, not the model's training_loss; set "
+            "algorithm.mask_absent_classes: false"
+        )
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
         if task.kind == EVALUATE:

@@ -16,6 +16,7 @@ from fedquilt_common.experiment.sections import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.tracing.outputs import check_outputs, example_batch
 from fedquilt_common.training.learner import TorchLearner
+from fedquilt_common.training.losses import at_deepest_output
 from fedquilt_common.types import Examples
 
 
@@ -73,11 +74,12 @@ def test_auxiliary_logits_are_refused_with_the_remedy() -> None:
         check_outputs(lambda: GoogLeNet(aux_logits=True), images, "model")
 
 
-def test_a_loss_of_its_own_explains_the_difference() -> None:
-    class Own(Changing):
-        def training_loss(self, outputs: Any, targets: Any) -> Tensor:
-            return nn.functional.cross_entropy(outputs[0], targets)
+class Own(Changing):
+    def training_loss(self, outputs: Any, targets: Any) -> Tensor:
+        return nn.functional.cross_entropy(outputs[0], targets)
 
+
+def test_a_loss_of_its_own_explains_the_difference() -> None:
     check_outputs(lambda: Own(lambda x: (x, x), same), SAMPLES, "model")
 
 
@@ -100,3 +102,11 @@ def test_a_board_refuses_them_too() -> None:
     changing = TorchLearner(lambda: Changing(lambda x: (x, x), same), Training(batch=4), Classification(3))
     with pytest.raises(ExperimentError, match=r"2 outputs .* in training, but 1 output"):
         changing.train(changing.init(0), data, seed=0)
+
+
+def test_a_loss_of_the_algorithm_that_replaces_the_models_does_not_explain_it() -> None:
+    data = Examples(np.ones((8, 6), np.float32), np.zeros(8, np.int64))
+    learner = TorchLearner(lambda: Own(lambda x: (x, x), same), Training(batch=4), Classification(3))
+    learner.train(learner.init(0), data, seed=0)
+    with pytest.raises(ExperimentError, match=r"in evaluation: the algorithm has a loss of its own, which takes the p"):
+        learner.train(learner.init(0), data, seed=0, loss=at_deepest_output(Classification(3).loss))

@@ -36,6 +36,17 @@ def build_two_heads(input_shape: tuple[int, ...], classes: int) -> Any:
     return TwoHeads(classes)
 
 
+class OwnLoss(nn.Sequential):
+    """Has a loss of its own."""
+
+    def training_loss(self, outputs: Any, targets: Any) -> Any:
+        return nn.functional.cross_entropy(outputs, targets, label_smoothing=0.1)
+
+
+def build_own_loss(input_shape: tuple[int, ...], classes: int) -> Any:
+    return OwnLoss(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, classes))
+
+
 def check(model: dict[str, Any], **keys: Any) -> None:
     usual = {"name": "a", "data": {"set": "digits", "clients": 2}, "algorithm": {"name": "fedavg"}}
     Workbench(Experiment.model_validate({**usual, "model": model, **keys})).check()
@@ -58,6 +69,15 @@ def test_the_error_of_a_model_with_several_outputs_names_the_one_that_counts() -
     words = r"the model has 1 output for a sample, .*\. It returns 2 outputs: the last one is trained and evaluated$"
     with pytest.raises(ExperimentError, match=words):
         check({"name": f"{__name__}:build_two_heads"})
+
+
+@pytest.mark.parametrize("name", ["heterofl", "fedrolex"])
+def test_masks_of_absent_classes_do_not_replace_the_loss_of_a_model_silently(name: str) -> None:
+    model = {"name": f"{__name__}:build_own_loss"}
+    with pytest.raises(ExperimentError, match=r"own_loss: only the loss of the learning task can.*_classes: false$"):
+        check(model, algorithm={"name": name})
+    check(model, algorithm={"name": name, "mask_absent_classes": False})
+    check(model)
 
 
 def test_each_own_model_is_checked() -> None:
