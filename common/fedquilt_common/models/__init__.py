@@ -172,7 +172,6 @@ def _initialise_as_keras(module: nn.Module) -> nn.Module:
 
 def _build(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> nn.Module:
     from torch import nn
-    from torch.nn.parameter import is_lazy
 
     try:
         module = factory(**arguments)
@@ -189,6 +188,19 @@ def _build(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any])
         ) from error
     if not isinstance(module, nn.Module):
         raise ExperimentError(f"model: '{name}' returned a {type(module).__name__}; it must return a torch.nn.Module")
-    if lazy := [key for key, array in module.state_dict(keep_vars=True).items() if is_lazy(array)]:
-        raise ExperimentError(f"model: '{name}': {lazy[0]} of a lazy layer has no shape; give the layer its input size")
+    _check_state(name, module)
     return module
+
+
+def _check_state(name: str, module: nn.Module) -> None:
+    from torch import Tensor
+    from torch.nn.parameter import is_lazy
+
+    for key, array in module.state_dict(keep_vars=True).items():
+        if not isinstance(array, Tensor):
+            raise ExperimentError(
+                f"model: '{name}': {key} of its state is a {type(array).__name__}, but only arrays travel; remove "
+                "get_extra_state, or keep what it returns in a buffer"
+            )
+        if is_lazy(array):
+            raise ExperimentError(f"model: '{name}': {key} of a lazy layer has no shape; give the layer its input size")

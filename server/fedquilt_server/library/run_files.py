@@ -31,8 +31,8 @@ MOST_BYTES: Final = 1 << 28
 """Size above which coverage.json is not read, because it is read as a whole."""
 _LARGEST: Final = 1e18
 _LONGEST: Final = 200
-_SIGNED: Final = frozenset({"temperature", "loss"})
-_SHARES: Final = frozenset({"accuracy"})
+_LIMITS: Final = {"temperature": (-_LARGEST, _LARGEST), "loss": (-math.inf, math.inf), "accuracy": (0.0, 1.0)}
+"""Least and greatest possible values; of the other columns 0 and ``_LARGEST``. A run that diverges has any loss."""
 
 
 class TelemetrySample(BaseModel):
@@ -191,7 +191,7 @@ def _make_row(kind: type[Row], cells: RowCells, without: Container[str] = ()) ->
 
 
 def _is_possible(name: str, value: float) -> bool:
-    low, high = -_LARGEST if name in _SIGNED else 0.0, 1.0 if name in _SHARES else _LARGEST
+    low, high = _LIMITS.get(name, (0.0, _LARGEST))
     return math.isfinite(value) and low <= value <= high
 
 

@@ -14,6 +14,7 @@ from typing import Final
 DASH: Final = "\N{EN DASH}"
 """Stands for a value that is not known."""
 _EXACT: Final = Context(prec=400, rounding=ROUND_HALF_UP)
+_LARGE: Final = 1e9
 _SUM_ERROR: Final = 1e-12
 """Shares that add up to 1 may differ from it by this."""
 _MOST_DECIMALS: Final = 6
@@ -31,8 +32,10 @@ def fixed(value: float, digits: int) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Format a number: ``0.123``."""
-    return f"{value:.{digits}f}" if is_number(value) else DASH
+    """Format a number: ``0.123``; a large one that is no count, as the loss of a run that diverges: ``1.830e+19``."""
+    if value is None or not is_number(value):
+        return DASH
+    return f"{value:.3e}" if digits and abs(value) >= _LARGE else f"{value:.{digits}f}"
 
 
 def percent(value: float | None, digits: int = 1) -> str:

@@ -1,6 +1,6 @@
 // The curves. A new point changes a chart's data only, so that a reader's pointer keeps its place.
 import { byId, choice, element, onEvent, once } from "./dom.js";
-import { append, isKnown, points, run, specs, stacked, X } from "./curve_data.js";
+import { append, axisNote, isKnown, points, run, specs, stacked, X } from "./curve_data.js";
 import { fillGhostTable, ghosts, startGhosts } from "./ghosts.js";
 import { colour, onTheme, patternOf } from "./palette.js";
 import { setText } from "./renew.js";
@@ -153,8 +153,7 @@ function describe(name, spec) {
 }
 
 function note(name) {
-  const low = charts[name]?.uplot.scales.y.min ?? 0;
-  setText(byId(`${name}-note`), low > 0 ? `axis begins at ${specs()[name].tick(low, low / 10)}` : "");
+  setText(byId(`${name}-note`), axisNote(charts[name]?.uplot, specs()[name]));
 }
 
 // --- all charts -----------------------------------------------------------------------------------------------

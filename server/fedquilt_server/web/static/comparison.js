@@ -1,6 +1,6 @@
 // The curves of several runs in one chart each. Every run keeps its colour and its dashes in charts, lists and tables.
 import { byId, choice, element, once } from "./dom.js";
-import { setMeasure, specs, X } from "./curve_data.js";
+import { axisNote, setMeasure, specs, X } from "./curve_data.js";
 import { colour, onTheme } from "./palette.js";
 import { renew, setText } from "./renew.js";
 
@@ -56,7 +56,7 @@ function options(name, spec, curves, box) {
       axis({ size: 62, values: (u, ticks, i, space, step) => ticks.map((v) => spec.tick(v, step)) }),
     ],
     series: [{ label: X[against].label, value: (u, v) => (v === null || v === undefined ? "latest" : X[against].show(v)) }, ...curves.map((one) => series(one, spec))],
-    hooks: { draw: [(u) => { byId(`${name}-note`).textContent = u.scales.y.min > 0 ? `axis begins at ${spec.tick(u.scales.y.min, u.scales.y.min / 10)}` : ""; }] },
+    hooks: { draw: [(u) => { byId(`${name}-note`).textContent = axisNote(u, spec); }] },
   };
 }
 

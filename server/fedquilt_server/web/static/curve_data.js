@@ -41,7 +41,14 @@ const quantity = (units) => ({
 });
 
 const plainTick = (v, step) => (Math.abs(v) >= 1e5 ? v.toExponential(1) : v.toFixed(digitsFor(step)));
-const plain = { tick: plainTick, show: (v) => (Math.abs(v) >= 1e5 ? v.toExponential(3) : v.toFixed(4)) };
+
+// The server sends six digits, so no more are shown.
+function plainText(v) {
+  if (Math.abs(v) >= 1e5) return v.toExponential(3);
+  return Math.abs(v) >= 10 ? v.toPrecision(6) : v.toFixed(4);
+}
+
+const plain = { tick: plainTick, show: plainText };
 const share = { tick: (v, step) => `${(100 * v).toFixed(Math.max(0, digitsFor(step) - 2))} %`, show: (v) => percent(v, 2) };
 const size = quantity(BYTES);
 const energy = quantity(JOULES);
@@ -69,4 +76,10 @@ export function specs() {
     time: { title: "Seconds per round", ...time, zero: true, stack: true, lines: STACK.map((name) => (
       { column: name, label: name[0].toUpperCase() + name.slice(1), colour: name })) },
   };
+}
+
+// Where the y axis of a chart begins, if not at 0.
+export function axisNote(uplot, spec) {
+  const { min = 0, max = 0 } = uplot?.scales.y ?? {};
+  return min > 0 ? `axis begins at ${spec.tick(min, (max - min) / 10)}` : "";
 }

@@ -110,6 +110,11 @@ class LeavesForward(nn.Module):
         super().__init__()
     def forward(self, x):
         raise SystemExit(2)
+class WithNotes(nn.Linear):
+    def __init__(self, input_shape, classes):
+        super().__init__(input_shape[0], classes)
+    def get_extra_state(self):
+        return {"notes": 1}
 """
 
 
@@ -136,6 +141,7 @@ def test_own_factory(own: str) -> None:
         ("linear", {"gain": "x"}, "cannot be built"),
         ("nothing", {}, "returned a int; it must return a torch.nn.Module"),
         ("lazy", {}, "weight of a lazy layer has no shape; give the layer its input size"),
+        ("WithNotes", {}, "_extra_state of its state is a dict, but only arrays travel; remove get_extra_state"),
         ("broken", {}, "RuntimeError: no luck"),
         ("leaves", {}, r"^model '\w+:leaves': its factory called sys.exit\(0\) \(\w+.py line 15\); remove that call$"),
     ],

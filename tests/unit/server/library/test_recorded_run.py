@@ -13,8 +13,10 @@ from tests.support.recorded_runs import make_round, write_run
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.locking import is_locked, lock_folder
 from fedquilt_server.library.recorded_run import find_runs, name_runs, read_run, total_cost
+from fedquilt_server.library.run_files import iterate_rows
 from fedquilt_server.runs.journal import Journal
 from fedquilt_server.runs.run_folder import SIMULATION_LOCK
+from fedquilt_server.status.reply_row import ReplyRow
 
 
 def test_a_finished_run_counts(tmp_path: Path) -> None:
@@ -131,6 +133,14 @@ def test_impossible_numbers_are_notes(tmp_path: Path) -> None:
         "loss is 1e+308 in round 2: not used",
         "seconds is -1 in round 1: not used",
     )
+
+
+def test_a_reply_with_the_loss_of_a_run_that_diverges_is_a_reply(tmp_path: Path) -> None:
+    path = tmp_path / "replies.csv"
+    path.write_text("round,exchange,client,agent,outcome,loss\n1,0,3,pi,accepted,1.83e+19\n1,0,4,pi,accepted,inf\n")
+    notes: list[str] = []
+    assert [(row.client, row.loss) for row in iterate_rows(path, ReplyRow, notes)] == [(3, 1.83e19)]
+    assert notes == [f"{path}, line 3: loss is inf, which is impossible; the line is left out"]
 
 
 def test_the_time_without_the_coordinator_is_a_note(tmp_path: Path) -> None:
