@@ -63,6 +63,7 @@ def test_a_run_that_is_stopped_ends_after_its_round_and_can_be_resumed(stage: St
     with stage.closing(first):
         first.execute(turn)
     assert (first.was_stopped, first.machine.done) == (True, 1)
+    assert [kind for kind in kinds(stage) if kind in ("paused", "stopping")] == ["stopping"]
     second = stage.coordinator()
     with stage.closing(second):
         second.execute(stage.turn)

@@ -74,9 +74,7 @@ class Controls:
             case "continue":
                 self._continue()
             case "stop":
-                self._run.folder.journal.set_meta(_STOPPING, "yes")
-                self._stopping = True
-                self._pause()
+                self._stop()
             case "drop" | "readmit":
                 self._set_dropped(request.board, dropped=request.action == "drop")
         self._show()
@@ -84,6 +82,14 @@ class Controls:
     def _pause(self) -> None:
         if not self._run.machine.paused and not self._run.machine.finished:
             self._record(Paused(clock.now()))
+
+    def _stop(self) -> None:
+        if self._stopping:
+            return
+        self._run.folder.journal.set_meta(_STOPPING, "yes")
+        self._stopping = True
+        if not self._run.machine.finished:
+            self._record(Paused(clock.now(), stops=True))
 
     def _continue(self) -> None:
         self._run.folder.journal.set_meta(_STOPPING, "no")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from fedquilt_common.wire.messages import ESTIMATE
 from fedquilt_server.coordinator.failures import Failures, pick_failures
@@ -118,7 +118,7 @@ class StatusUpdater:
 
     def show_averaging(self) -> None:
         """Show that the last reply of an exchange has arrived."""
-        self._store.update(phase="averaging")
+        self._store.update(phase="averaging", deadline=None)
 
     def show_evaluating(self) -> None:
         """Show that a round is aggregated."""
@@ -252,8 +252,9 @@ class StatusUpdater:
         """Show which clients the run waits for; called after an event and all its commands."""
         now = self._store.current
         idle = machine.exchange is None and not machine.finished
-        changes = {"awaited": machine.awaited, "phase": "waiting" if idle else now.phase}
-        if changes != {"awaited": now.awaited, "phase": now.phase}:
+        changes: dict[str, Any] = {"awaited": machine.awaited}
+        changes |= {"phase": "waiting", "deadline": None} if idle else {}
+        if any(getattr(now, name) != value for name, value in changes.items()):
             self._store.update(**changes)
 
     def _failing(self, machine: Machine) -> dict[str, object]:

@@ -93,6 +93,8 @@ class EventBook:
             case CutOff(seconds=seconds):
                 text = f"No message could arrive for {seconds:.0f} s; the deadline is later by that time"
                 return self.make("cut off", event.at, text, seq=seq)
+            case Paused(stops=True):
+                return self.make("stopping", event.at, "Somebody ends the run after the open round", seq=seq)
             case Paused():
                 return self.make("paused", event.at, "Paused: no further round opens", seq=seq)
             case Continued():

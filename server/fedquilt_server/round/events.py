@@ -151,9 +151,14 @@ class Ticked:
 
 @dataclass(frozen=True)
 class Paused:
-    """A person has paused the run: the open round goes on, and no other one opens."""
+    """A person has paused the run: the open round goes on, and no other one opens.
+
+    Attributes:
+        stops: whether the person wants the run to end then.
+    """
 
     at: float
+    stops: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 EventKind = Literal[
     "started", "joined", "back", "restarted", "silent", "left", "late", "rejected", "declined", "out of memory",
     "too small", "memory lost", "notice", "recovered", "round restarted", "deadline", "diverged", "paused", "continued",
-    "dropped", "readmitted", "finished", "failed", "stopped", "cut off", "site cut off", "moved",
+    "stopping", "dropped", "readmitted", "finished", "failed", "stopped", "cut off", "site cut off", "moved",
 ]  # fmt: skip
 EventLevel = Literal["info", "warning", "error"]
 
@@ -36,6 +36,7 @@ LEVELS: Final[dict[EventKind, EventLevel]] = {
     "diverged": "error",
     "paused": "info",
     "continued": "info",
+    "stopping": "info",
     "dropped": "warning",
     "readmitted": "info",
     "finished": "info",

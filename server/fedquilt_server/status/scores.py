@@ -96,13 +96,13 @@ def training_share(rows: Sequence[RoundResult]) -> float | None:
 
 
 def seconds_left(snapshot: Snapshot, seconds: float | None) -> float | None:
-    """Estimate the time until the end of the run.
+    """Estimate the time until the end of the run; None while it waits for boards or for a person.
 
     Args:
         snapshot: its history and budget show how many rounds are left.
         seconds: median time per round; None if it is not known.
     """
-    if seconds is None or snapshot.phase in ENDED:
+    if seconds is None or snapshot.phase in ENDED or snapshot.phase == "waiting":
         return None
     rounds_left = min(snapshot.rounds - snapshot.history[-1].round, *_rounds_in_budget(snapshot), math.inf)
     return seconds * rounds_left if rounds_left > 0 else None

@@ -140,7 +140,9 @@ class Snapshot(BaseModel):
         default=0, description="clients whose last answer to this exchange was a failure or a reply refused for good"
     )
     failures: dict[int, str] = Field(default_factory=dict, description="first failing clients -> reason")
-    deadline: float | None = Field(default=None, description="Unix time at which the exchange closes with a quorum")
+    deadline: float | None = Field(
+        default=None, description="Unix time at which the open exchange closes with a quorum"
+    )
     started_at: float = 0.0
     boards: list[BoardStatus] = Field(default_factory=list)
     history: list[RoundResult] = Field(default_factory=list)

@@ -20,7 +20,8 @@ class MissingBoard:
         agent: its name; empty for clients that no known board hosts.
         state: why it is missing, such as "never seen".
         clients: such as "0-3".
-        command: starts its agent.
+        several: whether they are more than one.
+        command: starts its agent; empty for a board that somebody has dropped, which must be readmitted.
     """
 
     agent: str
@@ -53,7 +54,8 @@ def _homeless(snapshot: Snapshot, clients: Sequence[int]) -> Iterator[MissingBoa
 
 def _missing(snapshot: Snapshot, agent: str, state: str, clients: Sequence[int]) -> MissingBoard:
     written = write_clients(clients)
-    return MissingBoard(agent, state, written, len(clients) > 1, agent_command(snapshot, agent or "NAME", written))
+    command = "" if state == "dropped" else agent_command(snapshot, agent or "NAME", written)
+    return MissingBoard(agent, state, written, len(clients) > 1, command)
 
 
 def agent_command(snapshot: Snapshot, agent: str, clients: str) -> str:

@@ -19,7 +19,7 @@ from fedquilt_server.status.snapshot import BoardStatus, RunPhase, Snapshot, Sta
 
 
 def show_waiting(phase: RunPhase, exchange: object, finished: bool, awaited: list[int]) -> Snapshot:
-    board = StatusStore(Snapshot(phase=phase, awaited=[7]))
+    board = StatusStore(Snapshot(phase=phase, awaited=[7], deadline=9.0))
     machine = SimpleNamespace(exchange=exchange, finished=finished, awaited=awaited)
     StatusUpdater(board, AgentList()).show_waiting(cast("Machine", machine))
     return board.current
@@ -39,6 +39,13 @@ def test_whom_the_run_waits_for(
 ) -> None:
     found = show_waiting(before, exchange, finished, awaited)
     assert (found.phase, found.awaited, found.version) == (after, awaited, 1)
+    assert found.deadline == (None if after == "waiting" else 9.0)
+
+
+def test_an_exchange_that_has_closed_has_no_deadline() -> None:
+    board = StatusStore(Snapshot(phase="training", deadline=9.0))
+    StatusUpdater(board, AgentList()).show_averaging()
+    assert (board.current.phase, board.current.deadline) == ("averaging", None)
 
 
 def test_nothing_new_is_no_new_version() -> None:

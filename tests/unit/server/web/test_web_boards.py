@@ -145,6 +145,14 @@ def test_each_missing_board_has_its_command() -> None:
     assert lacking[2].command == "fedquilt agent --broker mqtt://host:1883 --id NAME --clients 8-9"
 
 
+def test_a_board_that_somebody_dropped_has_no_command_because_the_coordinator_would_refuse_it() -> None:
+    boards = [board("pi-2", health="dropped", online=False, clients=[1]), board("a", health="never seen", online=False)]
+    lacking = list_missing(run(phase="waiting", boards=boards, awaited=[1]))
+    assert [(one.agent, one.state, bool(one.command)) for one in lacking] == [
+        ("a", "never seen", True), ("pi-2", "dropped", False),
+    ]  # fmt: skip
+
+
 def test_a_name_with_signs_of_the_shell_is_quoted() -> None:
     (one,) = list_missing(run(phase="waiting", boards=[board("a; rm -rf /", health="never seen", online=False)]))
     assert "--id 'a; rm -rf /' " in one.command

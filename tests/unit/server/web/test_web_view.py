@@ -121,7 +121,7 @@ def test_summary() -> None:
         row(2, accuracy=0.7, loss=math.nan, seconds=6, train_seconds=3, bytes_down=30),
         row(3, seconds=100, train_seconds=5, bytes_down=20),
     ]
-    summary = summary_of(*rows)
+    summary = summary_of(*rows, phase="training")
     got = summary.results
     assert got.latest == got.best == (2, 0.7)
     assert got.loss == (1, 1.0)
@@ -130,8 +130,8 @@ def test_summary() -> None:
     assert summary.seconds_left == 42
 
 
-@pytest.mark.parametrize("phase", ["finished", "failed"])
-def test_nothing_is_left_of_a_run_that_is_over(phase: str) -> None:
+@pytest.mark.parametrize("phase", ["finished", "failed", "waiting"])
+def test_no_time_is_left_of_a_run_that_is_over_or_waits(phase: str) -> None:
     assert summary_of(row(1, seconds=2), phase=phase).seconds_left is None
 
 
