@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from typing import Final
 
 from fedquilt_common.algorithm_api.records import FITS, NOTHING_FITS
 from fedquilt_common.flood_control.admission import UNKNOWN
@@ -23,6 +24,9 @@ from fedquilt_server.round.exchange import Exchange
 from fedquilt_server.status.health import TOO_SMALL, BoardFacts
 from fedquilt_server.status.run_event import LEVELS, EventKind, RunEvent
 from fedquilt_server.status.waiting import ranges
+
+_PAUSED: Final[tuple[EventKind, str]] = "paused", "Paused: no further round opens"
+_STOPPING: Final[tuple[EventKind, str]] = "stopping", "Somebody ends the run after the open round"
 
 
 @dataclass
@@ -93,10 +97,9 @@ class EventBook:
             case CutOff(seconds=seconds):
                 text = f"No message could arrive for {seconds:.0f} s; the deadline is later by that time"
                 return self.make("cut off", event.at, text, seq=seq)
-            case Paused(stops=True):
-                return self.make("stopping", event.at, "Somebody ends the run after the open round", seq=seq)
-            case Paused():
-                return self.make("paused", event.at, "Paused: no further round opens", seq=seq)
+            case Paused(stops=stops):
+                kind, text = _STOPPING if stops else _PAUSED
+                return self.make(kind, event.at, text, seq=seq)
             case Continued():
                 return self.make("continued", event.at, "The run goes on", seq=seq)
             case RoundRestarted():

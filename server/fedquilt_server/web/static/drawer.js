@@ -1,7 +1,7 @@
 // A dialog with everything about one board: state, values, curves, latest replies and events.
 import { rowOf, cell } from "./boards.js";
 import { MEASURES, historyOf, watchHistories } from "./board_history.js";
-import { moment } from "./clock.js";
+import { moment, timeOfDay } from "./clock.js";
 import { byId, element, onEvent, once } from "./dom.js";
 import { eventsOf } from "./events.js";
 import { colour, onTheme } from "./palette.js";
@@ -41,7 +41,7 @@ function options(name, spec, width) {
     legend: { show: false },
     cursor: { show: false },
     scales: { x: { time: true }, y: { range: (u, low, high) => (spec.unit === "%" ? [0, 100] : uPlot.rangeNum(low ?? 0, high ?? 1, 0.2, true)) } },
-    axes: [{ ...quiet, size: 24, space: 70 }, { ...quiet, size: 46, values: (u, ticks) => ticks.map((v) => `${v} ${spec.unit}`) }],
+    axes: [{ ...quiet, size: 24, space: 70, values: (u, ticks) => ticks.map(timeOfDay) }, { ...quiet, size: 46, values: (u, ticks) => ticks.map((v) => `${v} ${spec.unit}`) }],
     series: [{}, { stroke: colour("accuracy"), width: 1.5, points: { show: false }, spanGaps: false }],
   };
 }
