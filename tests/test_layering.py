@@ -157,7 +157,7 @@ COMMON = {
     "learning_tasks": "errors types",
     "partial_sums": "aggregation algorithm_api errors types wire",
     "secure_aggregation": "aggregation algorithm_api errors plurals types wire",
-    "algorithm_api": "errors learning_tasks submodels types wire",
+    "algorithm_api": "error_messages errors learning_tasks submodels types user_imports wire",
     "models": "errors types user_imports",
     "tracing": "errors experiment models plurals privacy seeds submodels user_imports",
     "training": "algorithm_api augment errors experiment learning_tasks models privacy seeds submodels tracing types",

@@ -259,8 +259,8 @@ class ExperimentTools:
         from fedquilt_common.models import advise_against_batch_norm
         from fedquilt_common.models.norms import find_mixing_norm
         from fedquilt_common.tracing.building import build_on_meta
+        from fedquilt_common.tracing.layer_kinds import is_known
         from fedquilt_common.tracing.mixing import mixes_samples
-        from fedquilt_common.training.memory_layout import is_known
 
         build = self.model_builder(model)
         module = build_on_meta(build)

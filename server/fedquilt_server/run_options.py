@@ -17,7 +17,9 @@ ExperimentFile = Annotated[Path, typer.Argument(help="Experiment file (YAML).")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Change a key, such as training.lr=0.05; repeatable.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Run folder; default runs/NAME.")]
 DemoOut = Annotated[Path | None, typer.Option("--out", help="Run folder; default runs/demo-DATE-TIME.")]
-JsonResult = Annotated[bool, typer.Option("--json", help="Print the result as JSON; progress goes to stderr.")]
+JsonResult = Annotated[
+    bool, typer.Option("--json", help="Print the result of a finished run as JSON; progress goes to stderr.")
+]
 KeepReplies = Annotated[
     bool, typer.Option("--keep-replies", help="Keep the replies of closed rounds, for `fedquilt replay`.")
 ]

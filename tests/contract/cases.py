@@ -119,6 +119,7 @@ CASES: dict[str, Case] = {
             ({"dispatch": "small"}, "random or largest"),
             ({"levels": {"M": 1.0}}, "below it"),
             ({"levels": {"L": 0.5}}, "below it"),
+            ({"levels": {"M": 0.5, "S": 0.5}}, "two levels are the same"),
             ({"levels": {"M": 0.0}}, "above 0"),
         ),
         rounds=40,

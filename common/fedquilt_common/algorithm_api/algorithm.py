@@ -45,7 +45,8 @@ def advance_round(
         while not tasks and not (isinstance(tasks, Ask) and working):
             if (empty := empty + 1) > MOST_EMPTY:
                 raise AlgorithmError(
-                    f"the round has yielded {MOST_EMPTY:,} empty mappings in a row: yield tasks, or return a State"
+                    f"the algorithm's method `round` has yielded {MOST_EMPTY:,} empty mappings in a row: yield tasks, "
+                    "or return a State"
                 )
             tasks = round.send({})
     except StopIteration as done:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fedquilt_common.algorithm_api.hooks import call_hook
 from fedquilt_common.errors import ExperimentError, SliceError
 
 if TYPE_CHECKING:
@@ -24,14 +25,13 @@ def find_level(algorithm: object, name: str, ctx: ServerTools | ClientContext) -
     Raises:
         ExperimentError: the algorithm has no levels, or none of this name.
     """
-    own = getattr(algorithm, "find_level", None)
-    if own is None:
+    if not hasattr(algorithm, "find_level"):
         raise ExperimentError(
             f"fleet: fits = {name}: the boards of this algorithm do not choose a sub-model; remove the key, or use "
             "adaptivefl"
         )
     try:
-        part: Slice = own(name, ctx)
+        part: Slice = call_hook(algorithm, "find_level", name, ctx)
     except SliceError as error:
         raise ExperimentError(str(error)) from None
     return part
@@ -47,6 +47,5 @@ def parts_to_try(algorithm: object, anatomy: Anatomy) -> Sequence[Slice]:
     Raises:
         SliceError: the model does not have the algorithm's sub-models.
     """
-    own = getattr(algorithm, "parts_to_try", None)
-    parts: Sequence[Slice] = own(anatomy) if own else ()
+    parts: Sequence[Slice] = call_hook(algorithm, "parts_to_try", anatomy) if hasattr(algorithm, "parts_to_try") else ()
     return parts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fedquilt_common.algorithm_api.hooks import ask_number, ask_problem
+
 
 def participation_problem(algorithm: object, per_round: int) -> str:
     """Return why the number of clients in a round does not suit an algorithm; empty if it does.
@@ -11,8 +13,7 @@ def participation_problem(algorithm: object, per_round: int) -> str:
             <why>; <what to do>``.
         per_round: clients that take part in a round (``participation.per_round``).
     """
-    own = getattr(algorithm, "participation_problem", None)
-    return str(own(per_round)) if own is not None else ""
+    return ask_problem(algorithm, "participation_problem", per_round)
 
 
 def replies_per_round(algorithm: object, per_round: int) -> int:
@@ -23,5 +24,4 @@ def replies_per_round(algorithm: object, per_round: int) -> int:
             round ends with the first replies (``Ask``).
         per_round: clients that take part in a round (``participation.per_round``).
     """
-    own = getattr(algorithm, "replies_per_round", None)
-    return per_round if own is None else int(own(per_round))
+    return int(ask_number(algorithm, "replies_per_round", per_round, default=per_round))

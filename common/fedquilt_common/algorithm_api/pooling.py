@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from fedquilt_common.algorithm_api.hooks import ask_number, ask_problem
 from fedquilt_common.algorithm_api.records import Reply, declaration_of
 
 SUB_MODELS: Final = "clients train different sub-models, and each entry has a mean over its own clients"
@@ -16,12 +17,10 @@ def pooling_problem(algorithm: object) -> str:
     Args:
         algorithm: its ``declares.pooled`` decides, unless it has a method ``pooling_problem`` that returns the reason.
     """
-    own = getattr(algorithm, "pooling_problem", None)
     declared = declaration_of(algorithm).pooled
-    return str(own()) if own is not None else _UNDECLARED if declared is None else declared
+    return ask_problem(algorithm, "pooling_problem", default=_UNDECLARED if declared is None else declared)
 
 
 def reply_weight(algorithm: object, reply: Reply) -> float:
     """Return the weight of a reply in the mean: from the algorithm's method ``reply_weight``, else ``reply.weight``."""
-    own = getattr(algorithm, "reply_weight", None)
-    return float(own(reply)) if own is not None else reply.weight
+    return ask_number(algorithm, "reply_weight", reply, default=reply.weight)

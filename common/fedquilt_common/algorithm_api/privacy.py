@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedquilt_common.algorithm_api.hooks import ask_number, ask_problem
 from fedquilt_common.algorithm_api.records import declaration_of
 
 _UNDECLARED = "it does not declare that its replies reveal nothing of the samples besides what its training reveals"
@@ -13,9 +14,8 @@ def privacy_problem(algorithm: object) -> str:
     Args:
         algorithm: its ``declares.privacy`` decides, unless it has a method ``privacy_problem`` that returns the reason.
     """
-    own = getattr(algorithm, "privacy_problem", None)
     declared = declaration_of(algorithm).privacy
-    return str(own()) if own is not None else _UNDECLARED if declared is None else declared
+    return ask_problem(algorithm, "privacy_problem", default=_UNDECLARED if declared is None else declared)
 
 
 def private_passes(algorithm: object, epochs: int, rounds: int) -> int:
@@ -26,5 +26,4 @@ def private_passes(algorithm: object, epochs: int, rounds: int) -> int:
         epochs: ``training.epochs`` of the client.
         rounds: rounds in which the client may still take part.
     """
-    own = getattr(algorithm, "private_passes", None)
-    return int(own(epochs, rounds)) if own is not None else epochs * rounds
+    return int(ask_number(algorithm, "private_passes", epochs, rounds, default=epochs * rounds))

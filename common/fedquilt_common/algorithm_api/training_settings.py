@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from fedquilt_common.algorithm_api.hooks import ask_problem
 from fedquilt_common.algorithm_api.records import declaration_of
 from fedquilt_common.types import OptimiserName
 
@@ -57,8 +58,7 @@ def training_problem(algorithm: object, training: TrainingSettings) -> str:
     """
     if training.keep_optimiser and declaration_of(algorithm).sub_models != "none":
         return KEPT_WITH_SUB_MODELS
-    own = getattr(algorithm, "training_problem", None)
-    return str(own(training)) if own is not None else ""
+    return ask_problem(algorithm, "training_problem", training)
 
 
 def loss_problem(algorithm: object, task: object) -> str:
@@ -68,8 +68,7 @@ def loss_problem(algorithm: object, task: object) -> str:
         algorithm: its optional method ``loss_problem`` takes the task, and returns ``<why>; <what to do>``.
         task: the learning task.
     """
-    own = getattr(algorithm, "loss_problem", None)
-    return str(own(task)) if own is not None else ""
+    return ask_problem(algorithm, "loss_problem", task)
 
 
 def half_precision_problem(optimiser: OptimiserName, precision: str) -> str:

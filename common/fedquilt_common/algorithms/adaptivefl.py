@@ -85,6 +85,8 @@ class AdaptiveFL:
             check_widths("levels", self.levels)
         if LARGE in self.levels or max(self.levels.values(), default=0) >= 1:
             raise ValueError(f"levels = {dict(self.levels)!r}: L is the whole model; give only the levels below it")
+        if len(set(self.levels.values())) < len(self.levels):
+            raise ValueError(f"levels = {dict(self.levels)!r}: two levels are the same; give each a width of its own")
         starts = self.starts
         if starts is not None and (not starts or isinstance(starts, str) or not all(map(_is_start, starts))):
             raise ValueError(f"starts = {starts!r}: give the layers, by number from 0 or by name, where cutting begins")

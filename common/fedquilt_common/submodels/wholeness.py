@@ -46,7 +46,7 @@ def require_groups(anatomy: Anatomy) -> None:
     if anatomy.groups or anatomy.exits_after:
         return
     reasons = [f"{name} ({reason})" for name, reason in list(anatomy.kept_whole.items())[:_EXAMPLES]]
-    change = f"change {', '.join(reasons)} (docs/slicing.md)" if reasons else "add a hidden layer"
+    change = f"change {', '.join(reasons)} (docs/slicing.md)" if reasons else "add a hidden layer that is no output"
     raise UncuttableModelError(
         f"the model has no channels that can be cut, so each sub-model would be the whole model; {change}, or choose "
         "an algorithm that sends whole models, such as fedavg"

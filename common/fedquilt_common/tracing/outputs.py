@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.plurals import counted
+from fedquilt_common.tracing.layer_kinds import is_known
 from fedquilt_common.user_imports import describe_sys_exit
 
 OutputForm = tuple[tuple[int, ...], ...]
@@ -19,6 +20,8 @@ OutputForm = tuple[tuple[int, ...], ...]
 SAMPLES: Final = 2
 """Samples of an example; a single one could not be distinguished from a dimension that is broadcast."""
 _SEVERAL: Final = 2
+_TRIES: Final = 10
+"""Passes that look for parameters that training leaves out: it may leave layers out at random."""
 _REASON: Final = (
     "the last output is trained and evaluated, so the model would learn with another output than the one that is "
     "evaluated. Return the same outputs in both modes, such as the logits alone (build torchvision's models with "
@@ -115,7 +118,9 @@ def check_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: str) ->
 
 
 def warn_about_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: str) -> str:
-    """Return that the last field of a named tuple is trained; empty if a model returns none, or has its own loss.
+    """Return that another output is trained or evaluated than its user may expect; empty if a model has its own loss.
+
+    It is the last field of a named tuple, or an output of parameters that training leaves out.
 
     Args:
         build: makes the model.
@@ -127,15 +132,38 @@ def warn_about_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: st
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         module = build().eval()
-        named = not hasattr(module, "training_loss")
-        fields: tuple[str, ...] = getattr(_run(module, x), "_fields", ()) if named else ()
-    if len(fields) < _SEVERAL:
+        if is_known(module) or hasattr(module, "training_loss"):
+            return ""
+        fields: tuple[str, ...] = getattr(_run(module, x), "_fields", ())
+    if len(fields) >= _SEVERAL:
+        return (
+            f"{name}: the model returns a named tuple ({', '.join(fields)}), whose last output, {fields[-1]}, is "
+            "trained and evaluated, as the deepest of several exits (docs/tasks.md). If that is not what you want, "
+            "return the logits alone, or last"
+        )
+    with torch.random.fork_rng(devices=[]):
+        untrained = _used_parameters(module, x, training=False)
+        for _ in range(_TRIES):
+            if untrained:
+                untrained -= _used_parameters(module, x, training=True)
+    if not untrained:
         return ""
+    first = ", ".join(sorted(untrained)[:_SEVERAL])
     return (
-        f"{name}: the model returns a named tuple ({', '.join(fields)}), whose last output, {fields[-1]}, is "
-        "trained and evaluated, as the deepest of several exits (docs/tasks.md). If that is not what you want, return "
-        "the logits alone, or last"
+        f"{name}: evaluation uses {first}, which training leaves out, so the scores are those of numbers "
+        "that stay as they begin (docs/tasks.md). Let forward use the same layers in both modes"
     )
+
+
+def _used_parameters(module: nn.Module, x: NDArray[Any], *, training: bool) -> set[str]:
+    """Return the names of the parameters to train on which the model's last output depends; none if it cannot."""
+    named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    output = _run(module.train(training), x)
+    last = output[-1] if isinstance(output, list | tuple) else output
+    if not named or not last.requires_grad:
+        return set()
+    gradients = torch.autograd.grad(last.sum(), list(named.values()), allow_unused=True)
+    return {name for name, gradient in zip(named, gradients, strict=True) if gradient is not None}
 
 
 @contextmanager

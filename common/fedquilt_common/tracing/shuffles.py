@@ -40,7 +40,7 @@ def channel_shuffle(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result:
 
 
 def repeat_interleave(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
-    """Repeat each entry of a dimension, such as a head of keys that several heads of queries share."""
+    """Repeat each entry of one dimension of a shape, such as a head of keys that several heads of queries share."""
     x = args[0]
     repeats, place = find_argument(args, kwargs, 1, "repeats")[0], find_argument(args, kwargs, 2, "dim")[0]
     if place is None or not isinstance(repeats, int):

@@ -51,7 +51,7 @@ def encoder_layer(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any],
 
 
 def decoder_layer(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
-    """``nn.TransformerDecoderLayer``: as an encoder's, and it attends to a memory of the same embedding."""
+    """``nn.TransformerDecoderLayer``: the shape stays as in an encoder's; it attends to a memory of that embedding."""
     return _decode(_Block(walk, walk.where, module), *_take_inputs(walk, args, kwargs, "tgt", "memory"))
 
 

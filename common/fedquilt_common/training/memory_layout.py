@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedquilt_common.tracing.layer_kinds import is_known
 from fedquilt_common.tracing.outputs import OutputForm, form_of
 
 Probed = TypeVar("Probed")
@@ -28,8 +29,6 @@ _SERIES_NORMS: Final = (nn.BatchNorm1d, nn.InstanceNorm1d, nn.GroupNorm)
 """Norms that convert series back, which costs more than the convolutions gain."""
 _ONEDNN_BLOCK: Final = 16
 """Most channels that oneDNN, which convolves for torch on x86, takes at once."""
-_KNOWN: Final = ("torch.", "fedquilt_common.")
-"""Packages whose layers take tensors in any order."""
 _PROBED: Final = 2
 """Samples that try whether a layer of another package takes tensors in this order."""
 
@@ -109,11 +108,6 @@ def _dimensions_that_pay(module: nn.Module) -> Iterator[int]:
         isinstance(layer, _SERIES_NORMS) for layer in layers
     ):
         yield _SERIES
-
-
-def is_known(module: nn.Module) -> bool:
-    """Whether all its layers are torch's or ours, whose code is known."""
-    return all(type(layer).__module__.startswith(_KNOWN) for layer in module.modules())
 
 
 def _takes(module: nn.Module, layout: MemoryLayout, x: NDArray[Any]) -> bool:

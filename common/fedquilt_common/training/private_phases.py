@@ -11,8 +11,9 @@ from torch import nn
 
 from fedquilt_common.algorithm_api import TrainingPhase
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.tracing.layer_kinds import is_known
 from fedquilt_common.tracing.mixing import mixes_samples
-from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout, is_known
+from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout
 from fedquilt_common.training.module_arrays import digest_arrays
 from fedquilt_common.types import Arrays
 

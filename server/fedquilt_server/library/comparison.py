@@ -149,7 +149,7 @@ def _target_rows(runs: Sequence[RecordedRun], score: str | None, target: float |
 
 def _differences(runs: Sequence[RecordedRun]) -> dict[str, list[Any]]:
     known = [run for run in runs if run.settings is not None]
-    settings = {run.folder: dict(flatten(run.settings)) for run in known}
+    settings = {run.folder: {k: v for k, v in flatten(run.settings) if v is not None} for run in known}
     keys = differing_keys([settings[run.folder] for run in known])
     return {key: [show_value(settings.get(run.folder, {}).get(key, MISSING)) for run in runs] for key in keys}
 

@@ -96,7 +96,7 @@ class PartialTraining(ABC):
         return self.mask_absent_classes and task.held_classes(np.zeros(1, np.int64)) is not None
 
     def _check_masks(self, ctx: ServerContext) -> None:
-        if self._masks(ctx.learning_task) and not output_count(ctx.anatomy):
+        if not output_count(ctx.anatomy) and self._masks(ctx.learning_task):
             raise UncuttableModelError(
                 "algorithm.mask_absent_classes: no single array of the model has a row for each of its outputs, as "
                 "where forward concatenates several heads, so absent classes cannot be masked; set it to false"

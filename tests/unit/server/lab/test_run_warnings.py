@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 from fedquilt_common.errors import ExperimentError
@@ -36,6 +37,24 @@ class Named(nn.Module):
 class Own(Named):
     def training_loss(self, outputs: Any, targets: Any) -> Any:
         return nn.functional.cross_entropy(outputs[0], targets)
+
+
+class Swapped(nn.Module):
+    """Trains another head than the one that is evaluated; at random, it leaves out a layer that is trained, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.aux, self.fc = nn.Linear(64, 64), nn.Linear(64, 10), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        x = x if self.training and torch.rand(()) < 0.5 else self.layer(x)
+        logits: Tensor = self.aux(x) if self.training else self.fc(x)
+        return logits
+
+
+def swapped(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Swapped()
 
 
 def named(input_shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -69,6 +88,11 @@ def test_a_named_tuple_of_which_the_last_output_is_trained_is_pointed_out() -> N
     made.check()
     (warning,) = warn_about_run(made)
     assert warning.startswith(f"model.name = {__name__}:named: the model returns a named tuple (logits, aux)")
+
+
+def test_parameters_that_training_leaves_out_and_evaluation_uses_are_pointed_out() -> None:
+    (warning,) = warn_about_run(bench(f"{__name__}:swapped"))
+    assert f"{__name__}:swapped: evaluation uses fc.bias, fc.weight, which training leaves out, so" in warning
 
 
 @pytest.mark.parametrize("model", ["mlp", f"{__name__}:own"])

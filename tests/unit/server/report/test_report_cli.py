@@ -83,6 +83,15 @@ def test_compare_puts_results_and_settings_side_by_side(folder: Path, capsys: py
     assert any(line.split() == ["algorithm.name", "fedavg", "fedprox"] for line in lines)
 
 
+def test_a_setting_that_is_null_is_one_that_another_run_lacks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, line in (("new", "holdout: null\n"), ("old", "")):
+        file = write_run(tmp_path / name) / "experiment.yaml"
+        file.write_text(file.read_text() + line)
+    assert result_of(["compare", str(tmp_path / "new"), str(tmp_path / "old")], capsys)["differences"] == {}
+
+
 def test_compare_shows_also_what_is_not_finished(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = result_of(["compare", str(folder / "good"), str(folder / "failed")], capsys)
     assert found["results"]["status"] == ["finished", "failed"]

@@ -1,0 +1,82 @@
+"""Calls an algorithm's optional methods, and says what is wrong in one that fails or returns something else."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from fedquilt_common.errors import AlgorithmError, FedquiltError
+
+
+def call_hook(algorithm: object, name: str, *arguments: Any) -> Any:
+    """Return what an algorithm's optional method returns.
+
+    Raises:
+        AlgorithmError: the method raises an error. Those of fedquilt pass unchanged.
+    """
+    try:
+        return getattr(algorithm, name)(*arguments)
+    except FedquiltError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _error(algorithm, name, _describe(error, type(algorithm).__module__)) from error
+
+
+def _describe(error: Exception | SystemExit, module: str) -> str:
+    # The machine imports this package and must stay without I/O, so what reads files is imported here.
+    from fedquilt_common.error_messages import RESUME
+    from fedquilt_common.user_imports import describe_error, describe_sys_exit, find_place, package_of
+
+    package = package_of(module)
+    if isinstance(error, SystemExit):
+        return f": the code {describe_sys_exit(error, package)}, and {RESUME}"
+    return f" ({find_place(error, package)}): {describe_error(error)}. Correct it, and {RESUME}"
+
+
+def ask_problem(algorithm: object, name: str, *arguments: Any, default: str = "") -> str:
+    """Return the problem that an algorithm's optional method finds; empty if there is none.
+
+    Args:
+        algorithm: without that method, ``default`` is returned.
+        name: of the method.
+        arguments: which it takes.
+        default: the problem of an algorithm without that method.
+
+    Raises:
+        AlgorithmError: the method raises an error, or does not return a text.
+    """
+    if not hasattr(algorithm, name):
+        return default
+    found = call_hook(algorithm, name, *arguments)
+    if not isinstance(found, str):
+        raise _returned(algorithm, name, found, "the problem as a text, or an empty text")
+    return found
+
+
+def ask_number(algorithm: object, name: str, *arguments: Any, default: float) -> float:
+    """Return the number that an algorithm's optional method returns, else ``default``.
+
+    Raises:
+        AlgorithmError: the method raises an error, or returns no finite number of at least 0.
+    """
+    if not hasattr(algorithm, name):
+        return default
+    found = call_hook(algorithm, name, *arguments)
+    try:
+        number = math.nan if isinstance(found, str) else float(found)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0):
+        raise _returned(algorithm, name, found, "a finite number of at least 0")
+    return number
+
+
+def _returned(algorithm: object, name: str, found: object, advice: str) -> AlgorithmError:
+    from fedquilt_common.algorithm_api.array_types import shorten  # needs numpy, which an idle agent does not load
+
+    return _error(algorithm, name, f" returned {shorten(found)}; return {advice}")
+
+
+def _error(algorithm: object, name: str, text: str) -> AlgorithmError:
+    kind = type(algorithm)
+    return AlgorithmError(f"{kind.__module__}:{kind.__qualname__}.{name}{text}")
