@@ -61,7 +61,7 @@ def encoder(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], resul
 
 
 def decoder(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], result: Tensor) -> Traced:
-    """``nn.TransformerDecoder``: as an encoder; all its layers attend to one memory."""
+    """``nn.TransformerDecoder``: the shape stays, as in an encoder; all its layers attend to one memory."""
     inputs = _take_inputs(walk, args, kwargs, "tgt", "memory")
     return _stack(walk, module, nn.TransformerDecoderLayer, _decode, *inputs)
 
