@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import torch
@@ -141,18 +141,22 @@ def warn_about_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: st
             "trained and evaluated, as the deepest of several exits (docs/tasks.md). If that is not what you want, "
             "return the logits alone, or last"
         )
-    with torch.random.fork_rng(devices=[]):
+    untrained = ", ".join(sorted(_find_untrained(module, x))[:_SEVERAL])
+    return untrained and (
+        f"{name}: evaluation uses {untrained}, which training leaves out, so the scores are those of numbers that stay as "
+        "they begin (docs/tasks.md). Let forward use the same layers in both modes"
+    )
+
+
+def _find_untrained(module: nn.Module, x: NDArray[Any]) -> set[str]:
+    """Return the names of the parameters that evaluation uses and training leaves out; none if there is no gradient."""
+    with torch.random.fork_rng(devices=[]), suppress(RuntimeError):
         untrained = _used_parameters(module, x, training=False)
         for _ in range(_TRIES):
             if untrained:
                 untrained -= _used_parameters(module, x, training=True)
-    if not untrained:
-        return ""
-    first = ", ".join(sorted(untrained)[:_SEVERAL])
-    return (
-        f"{name}: evaluation uses {first}, which training leaves out, so the scores are those of numbers "
-        "that stay as they begin (docs/tasks.md). Let forward use the same layers in both modes"
-    )
+        return untrained
+    return set()
 
 
 def _used_parameters(module: nn.Module, x: NDArray[Any], *, training: bool) -> set[str]:

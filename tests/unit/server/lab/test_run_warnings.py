@@ -57,6 +57,18 @@ def swapped(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     return Swapped()
 
 
+class Constant(Named):
+    """Has no gradient in evaluation."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # one output
+        logits: Tensor = self.head(x.flatten(1))
+        return logits if self.training else logits.detach()
+
+
+def constant(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Constant()
+
+
 def named(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     return Named()
 
@@ -95,7 +107,7 @@ def test_parameters_that_training_leaves_out_and_evaluation_uses_are_pointed_out
     assert f"{__name__}:swapped: evaluation uses fc.bias, fc.weight, which training leaves out, so" in warning
 
 
-@pytest.mark.parametrize("model", ["mlp", f"{__name__}:own"])
+@pytest.mark.parametrize("model", ["mlp", f"{__name__}:own", f"{__name__}:constant"])
 def test_other_models_have_no_warning(model: str) -> None:
     assert warn_about_run(bench(model)) == []
 
