@@ -143,8 +143,8 @@ def warn_about_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: st
         )
     untrained = ", ".join(sorted(_find_untrained(module, x))[:_SEVERAL])
     return untrained and (
-        f"{name}: evaluation uses {untrained}, which training leaves out, so the scores are those of numbers that stay as "
-        "they begin (docs/tasks.md). Let forward use the same layers in both modes"
+        f"{name}: evaluation uses {untrained}, which training leaves out, so the scores are those of numbers that "
+        "stay as they begin (docs/tasks.md). Let forward use the same layers in both modes"
     )
 
 
