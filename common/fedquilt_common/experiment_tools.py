@@ -295,7 +295,7 @@ class ExperimentTools:
             raise ExperimentError(f"{name}: {problem}{more}")
 
     def warn_about_outputs(self, model: Model, key: str) -> str:
-        """Return that a model trains the last field of a named tuple; empty if not. Arguments as ``check_outputs``."""
+        """Return that a model trains or tests an unexpected output; empty if not. Arguments as ``check_outputs``."""
         from fedquilt_common.tracing.outputs import warn_about_outputs
 
         return warn_about_outputs(self.model_builder(model), self.dataset.train.x, f"{key}.name = {model.name}")

@@ -158,7 +158,9 @@ def is_key(path: str, root: type[BaseModel]) -> bool:
     """Return whether a model has a dotted key, such as ``fleet.0.kind``; a section that takes any key has every one."""
     section: type[BaseModel] | None = root
     for part in path.split("."):
-        if section is None or section.model_config.get("extra") == "allow":
+        if section is None:
+            return False
+        if section.model_config.get("extra") == "allow":
             return True
         fields = {field.alias or name: field for name, field in section.model_fields.items()}
         if part in fields:

@@ -1,4 +1,4 @@
-"""Calls an algorithm's optional methods, and says what is wrong in one that fails or returns something else."""
+"""Calls an algorithm's optional methods, and reports one that fails or returns something else."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def ask_problem(algorithm: object, name: str, *arguments: Any, default: str = ""
     Raises:
         AlgorithmError: the method raises an error, or does not return a text.
     """
-    if not hasattr(algorithm, name):
+    if getattr(algorithm, name, None) is None:
         return default
     found = call_hook(algorithm, name, *arguments)
     if not isinstance(found, str):
@@ -59,7 +59,7 @@ def ask_number(algorithm: object, name: str, *arguments: Any, default: float) ->
     Raises:
         AlgorithmError: the method raises an error, or returns no finite number of at least 0.
     """
-    if not hasattr(algorithm, name):
+    if getattr(algorithm, name, None) is None:
         return default
     found = call_hook(algorithm, name, *arguments)
     try:
@@ -69,6 +69,20 @@ def ask_number(algorithm: object, name: str, *arguments: Any, default: float) ->
     if not (math.isfinite(number) and number >= 0):
         raise _returned(algorithm, name, found, "a finite number of at least 0")
     return number
+
+
+def ask_count(algorithm: object, name: str, *arguments: Any, default: int) -> int:
+    """Return the whole number that an algorithm's optional method returns, else ``default``.
+
+    Raises:
+        AlgorithmError: the method raises an error, or returns no whole number of at least 1.
+    """
+    if getattr(algorithm, name, None) is None:
+        return default
+    found = call_hook(algorithm, name, *arguments)
+    if not (isinstance(found, int) and found >= 1):
+        raise _returned(algorithm, name, found, "a whole number of at least 1")
+    return found
 
 
 def _returned(algorithm: object, name: str, found: object, advice: str) -> AlgorithmError:

@@ -25,7 +25,7 @@ def find_level(algorithm: object, name: str, ctx: ServerTools | ClientContext) -
     Raises:
         ExperimentError: the algorithm has no levels, or none of this name.
     """
-    if not hasattr(algorithm, "find_level"):
+    if getattr(algorithm, "find_level", None) is None:
         raise ExperimentError(
             f"fleet: fits = {name}: the boards of this algorithm do not choose a sub-model; remove the key, or use "
             "adaptivefl"
@@ -47,5 +47,7 @@ def parts_to_try(algorithm: object, anatomy: Anatomy) -> Sequence[Slice]:
     Raises:
         SliceError: the model does not have the algorithm's sub-models.
     """
-    parts: Sequence[Slice] = call_hook(algorithm, "parts_to_try", anatomy) if hasattr(algorithm, "parts_to_try") else ()
+    if getattr(algorithm, "parts_to_try", None) is None:
+        return ()
+    parts: Sequence[Slice] = call_hook(algorithm, "parts_to_try", anatomy)
     return parts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedquilt_common.algorithm_api.hooks import ask_number, ask_problem
+from fedquilt_common.algorithm_api.hooks import ask_count, ask_problem
 
 
 def participation_problem(algorithm: object, per_round: int) -> str:
@@ -24,4 +24,4 @@ def replies_per_round(algorithm: object, per_round: int) -> int:
             round ends with the first replies (``Ask``).
         per_round: clients that take part in a round (``participation.per_round``).
     """
-    return int(ask_number(algorithm, "replies_per_round", per_round, default=per_round))
+    return ask_count(algorithm, "replies_per_round", per_round, default=per_round)

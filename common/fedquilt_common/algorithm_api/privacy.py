@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedquilt_common.algorithm_api.hooks import ask_number, ask_problem
+from fedquilt_common.algorithm_api.hooks import ask_count, ask_problem
 from fedquilt_common.algorithm_api.records import declaration_of
 
 _UNDECLARED = "it does not declare that its replies reveal nothing of the samples besides what its training reveals"
@@ -26,4 +26,4 @@ def private_passes(algorithm: object, epochs: int, rounds: int) -> int:
         epochs: ``training.epochs`` of the client.
         rounds: rounds in which the client may still take part.
     """
-    return int(ask_number(algorithm, "private_passes", epochs, rounds, default=epochs * rounds))
+    return ask_count(algorithm, "private_passes", epochs, rounds, default=epochs * rounds)

@@ -12,6 +12,10 @@ KEPT_WITH_SUB_MODELS: Final = (
     "keep_optimiser = true: the algorithm trains sub-models, whose shapes differ from round to round, so an "
     "optimiser's state does not fit the next one; remove the key"
 )
+OWN_LOSSES: Final = (
+    "the algorithm trains with losses of its own instead of the model's training_loss; remove that method, or choose "
+    "an algorithm that uses it, such as fedavg"
+)
 _ROOT_OF_SQUARES: Final = ("adam", "adam-keras", "rmsprop")
 """Optimisers that divide by the root of a mean of squares plus at most 1e-7; the root in rmsprop-keras is never 0."""
 

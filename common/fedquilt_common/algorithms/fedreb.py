@@ -27,8 +27,10 @@ from fedquilt_common.aggregation.rebalance import (
     rebalance_examples,
 )
 from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, ServerContext, State, Task, TrainingPhase
+from fedquilt_common.algorithm_api.training_settings import OWN_LOSSES
 from fedquilt_common.algorithms.families.private_head import client_head, count_with_both_heads, sum_of_heads
 from fedquilt_common.algorithms.fedavg import FedAvg
+from fedquilt_common.learning_tasks import LearningTask
 from fedquilt_common.submodels.heads import (
     SECOND_HEAD,
     TwoHeads,
@@ -80,6 +82,10 @@ class FedReb(FedAvg):
     def __post_init__(self) -> None:
         check_head_layers(self.head_layers)
         check_threshold(self.threshold)
+
+    def loss_problem(self, task: LearningTask) -> str:
+        """Return why it cannot train a model that has a loss of its own."""
+        return OWN_LOSSES
 
     def init(self, model: Mapping[str, NDArray[Any]], ctx: ServerContext) -> State:
         from fedquilt_common.augment import choose_augmentation

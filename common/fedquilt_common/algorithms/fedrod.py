@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.client_evaluation import evaluation_reply
 from fedquilt_common.algorithm_api import ClientContext, Declaration, Loss, Reply, ServerContext, State, Task
+from fedquilt_common.algorithm_api.training_settings import OWN_LOSSES
 from fedquilt_common.algorithms.families.private_head import client_head, count_with_both_heads, sum_of_heads
 from fedquilt_common.algorithms.fedavg import FedAvg
+from fedquilt_common.learning_tasks import LearningTask
 from fedquilt_common.submodels.heads import TwoHeads, add_second_head, check_head_layers, split_second_head
 from fedquilt_common.training.losses import balanced_softmax, class_counts, cross_entropy
 from fedquilt_common.types import Arrays
@@ -47,6 +49,10 @@ class FedROD(FedAvg):
 
     def __post_init__(self) -> None:
         check_head_layers(self.head_layers)
+
+    def loss_problem(self, task: LearningTask) -> str:
+        """Return why it cannot train a model that has a loss of its own."""
+        return OWN_LOSSES
 
     def init(self, model: Mapping[str, NDArray[Any]], ctx: ServerContext) -> State:
         ctx.learner.head(self.head_layers)  # refuses a model without such a head before the run starts

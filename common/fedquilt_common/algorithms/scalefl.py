@@ -17,8 +17,10 @@ from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
 from fedquilt_common.aggregation.client_evaluation import EVALUATE, count_locally, evaluate_locally
 from fedquilt_common.algorithm_api import ClientContext, Declaration, Loss, Reply, Round, ServerContext, State, Task
 from fedquilt_common.algorithm_api.pooling import SUB_MODELS
+from fedquilt_common.algorithm_api.training_settings import OWN_LOSSES
 from fedquilt_common.algorithms.families.levels import evaluate_levels
 from fedquilt_common.errors import SliceError
+from fedquilt_common.learning_tasks import LearningTask
 from fedquilt_common.submodels.selection import DEFAULT_WIDTHS, Widths, check_widths, kinds_by_width, level_of, prefix
 from fedquilt_common.submodels.slices import Anatomy, Slice
 from fedquilt_common.types import Arrays, ClientId
@@ -92,6 +94,10 @@ class ScaleFL:
     def parts_to_try(self, anatomy: Anatomy) -> Sequence[Slice]:
         """Return the sub-model of each kind of board: a wider one may have fewer exits."""
         return [self.part(anatomy, kind) for kind in self.widths]
+
+    def loss_problem(self, task: LearningTask) -> str:
+        """Return why it cannot train a model that has a loss of its own."""
+        return OWN_LOSSES
 
     def init(self, model: Arrays, ctx: ServerContext) -> State:
         for kind in self.widths:

@@ -175,7 +175,7 @@ def recurrent(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], res
         inputs = hidden * directions
     output, state = result
     last = tuple(Traced(s, (*map(whole, s.shape[:-1]), hidden)) for s in (state if gates == 4 else [state]))
-    for initial in traced_in(args[1:]):
+    for initial in traced_in([args[1:], dict(kwargs)]):
         walk.unite(initial.dims[-1], hidden)
     return Traced(output, (*x.dims[:-1], hidden * directions)), last if gates == 4 else last[0]
 

@@ -29,8 +29,8 @@ _REASON: Final = (
 )
 _GIVE_LOSS: Final = f"{_REASON}give the model a method training_loss(outputs, targets) (docs/tasks.md)"
 _USE_LOSS: Final = (
-    f"the algorithm has a loss of its own, which takes the place of the model's training_loss; {_REASON}choose an "
-    "algorithm that trains with the model's loss, such as fedavg (docs/tasks.md)"
+    "here the algorithm has a loss of its own in the place of the model's training_loss, and for it "
+    f"{_REASON}choose an algorithm that trains with the model's loss, such as fedavg (docs/tasks.md)"
 )
 
 
@@ -120,7 +120,7 @@ def check_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: str) ->
 def warn_about_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: str) -> str:
     """Return that another output is trained or evaluated than its user may expect; empty if a model has its own loss.
 
-    It is the last field of a named tuple, or an output of parameters that training leaves out.
+    It is the last field of a named tuple, or one that depends on parameters which training leaves out.
 
     Args:
         build: makes the model.
@@ -141,33 +141,49 @@ def warn_about_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: st
             "trained and evaluated, as the deepest of several exits (docs/tasks.md). If that is not what you want, "
             "return the logits alone, or last"
         )
-    untrained = ", ".join(sorted(_find_untrained(module, x))[:_SEVERAL])
-    return untrained and (
-        f"{name}: evaluation uses {untrained}, which training leaves out, so the scores are those of numbers that "
-        "stay as they begin (docs/tasks.md). Let forward use the same layers in both modes"
+    untrained = sorted(find_untrained(module, x))
+    more = f" and {len(untrained) - _SEVERAL} more" if len(untrained) > _SEVERAL else ""
+    if not untrained:
+        return ""
+    return (
+        f"{name}: evaluation uses {', '.join(untrained[:_SEVERAL])}{more}, which training leaves out: they keep their "
+        "initial values, unless forward itself changes them, and the scores depend on them (docs/tasks.md). Let "
+        "forward use the same layers in both modes"
     )
 
 
-def _find_untrained(module: nn.Module, x: NDArray[Any]) -> set[str]:
-    """Return the names of the parameters that evaluation uses and training leaves out; none if there is no gradient."""
-    with torch.random.fork_rng(devices=[]), suppress(RuntimeError):
-        untrained = _used_parameters(module, x, training=False)
+def find_untrained(module: nn.Module, x: NDArray[Any]) -> set[str]:
+    """Return the names of the parameters to train that evaluation uses and training leaves out.
+
+    Training may leave layers out at random, or choose them by the samples: several passes take other samples each.
+
+    Args:
+        module: a new model; it is in training mode afterwards.
+        x: samples of shape (n, *input_shape); their numbers do not matter.
+
+    Returns:
+        The names; none if the model has no gradient that shows it.
+    """
+    with torch.random.fork_rng(devices=[]), suppress(Exception):
+        torch.manual_seed(0)
+        untrained = _used_parameters(module.eval(), x)
         for _ in range(_TRIES):
             if untrained:
-                untrained -= _used_parameters(module, x, training=True)
+                untrained -= _used_parameters(module.train(), x)
         return untrained
     return set()
 
 
-def _used_parameters(module: nn.Module, x: NDArray[Any], *, training: bool) -> set[str]:
-    """Return the names of the parameters to train on which the model's last output depends; none if it cannot."""
-    named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-    output = _run(module.train(training), x)
-    last = output[-1] if isinstance(output, list | tuple) else output
-    if not named or not last.requires_grad:
-        return set()
-    gradients = torch.autograd.grad(last.sum(), list(named.values()), allow_unused=True)
-    return {name for name, gradient in zip(named, gradients, strict=True) if gradient is not None}
+def _used_parameters(module: nn.Module, x: NDArray[Any]) -> set[str]:
+    """Return the names of the parameters that get a gradient: in training of all outputs, otherwise of the last one."""
+    module.zero_grad()
+    batch = example_batch(x)
+    output = module(torch.randn_like(batch) if batch.is_floating_point() else batch)
+    outputs = output if isinstance(output, list | tuple) else [output]
+    sums = [one.float().sum() for one in (outputs if module.training else outputs[-1:]) if one.requires_grad]
+    if sums:
+        torch.autograd.backward(sums)
+    return {name for name, parameter in module.named_parameters() if parameter.grad is not None}
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedquilt_common.tracing.channels import dimension, product, whole
 from fedquilt_common.tracing.partitions import Args, Kwargs, find_argument
-from fedquilt_common.tracing.tracer import Traced, Walk
+from fedquilt_common.tracing.tracer import ShapeSize, Traced, Walk
 
 
 def pixel_shuffle(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
@@ -43,8 +43,10 @@ def repeat_interleave(walk: Walk, called: Any, args: Args, kwargs: Kwargs, resul
     """Repeat each entry of one dimension of a shape, such as a head of keys that several heads of queries share."""
     x = args[0]
     repeats, place = find_argument(args, kwargs, 1, "repeats")[0], find_argument(args, kwargs, 2, "dim")[0]
-    if place is None or not isinstance(repeats, int):
-        raise walk.refuse("repeat_interleave() without a dimension, or with several numbers of repeats")
+    if place is None or not isinstance(repeats, int) or "output_size" in kwargs:
+        raise walk.refuse("repeat_interleave() without a dimension, with several numbers of repeats or an output_size")
+    if isinstance(repeats, ShapeSize):
+        walk.keep_whole([repeats.dim])
     place %= len(x.shape)
     repeated = product(x.dims[place], whole(repeats), walk.why)
     return Traced(result, (*x.dims[:place], repeated, *x.dims[place + 1 :]))

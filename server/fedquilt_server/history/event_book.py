@@ -26,7 +26,7 @@ from fedquilt_server.status.run_event import LEVELS, EventKind, RunEvent
 from fedquilt_server.status.waiting import ranges
 
 _PAUSED: Final[tuple[EventKind, str]] = "paused", "Paused: no further round opens"
-_STOPPING: Final[tuple[EventKind, str]] = "stopping", "Somebody ends the run after the open round"
+_STOPPING: Final[tuple[EventKind, str]] = "stopping", "Somebody ends the run: no further round opens"
 
 
 @dataclass

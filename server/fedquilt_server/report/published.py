@@ -167,10 +167,9 @@ def _find_problems(
 ) -> Iterator[str]:
     """Yield a sentence for each key and score that no run has, and for each percentage in the place of a share."""
     known = {key for group in groups for key in group.settings}
-    asked = {(key, value is None) for figure in table.figures for key, value in figure.case.items() if key not in known}
-    for key, is_absent in sorted(asked):
-        if not (is_absent and is_key(key, Experiment)):
-            yield f"No run has the setting '{key}': check its spelling."
+    asked = {key for figure in table.figures for key, value in figure.case.items()
+             if key not in known and not (value is None and is_key(key, Experiment))}  # fmt: skip
+    yield from (f"No run has the setting '{key}': check its spelling." for key in sorted(asked))
     compared: dict[str, list[float | None]] = {}
     for figure in table.figures:
         runs = [run for group in groups if matches(group, figure.case) for run in group.runs]

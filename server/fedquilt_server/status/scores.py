@@ -104,6 +104,8 @@ def seconds_left(snapshot: Snapshot, seconds: float | None) -> float | None:
     """
     if seconds is None or snapshot.phase in ENDED or snapshot.phase == "waiting":
         return None
+    if snapshot.stopping:
+        return seconds
     rounds_left = min(snapshot.rounds - snapshot.history[-1].round, *_rounds_in_budget(snapshot), math.inf)
     return seconds * rounds_left if rounds_left > 0 else None
 

@@ -139,7 +139,7 @@ class Snapshot(BaseModel):
     failing: int = Field(
         default=0, description="clients whose last answer to this exchange was a failure or a reply refused for good"
     )
-    failures: dict[int, str] = Field(default_factory=dict, description="first failing clients -> reason")
+    failures: dict[int, str] = Field(default_factory=dict, description="some failing clients -> reason")
     deadline: float | None = Field(
         default=None, description="Unix time at which the open exchange closes with a quorum"
     )

@@ -77,10 +77,11 @@ def test_a_problem_is_a_text(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_a_number_is_finite_and_not_below_0(name: str) -> None:
+def test_a_number_that_cannot_be_is_refused(name: str) -> None:
     assert NUMBERS[name](Own(2)) == 2
-    for wrong in (math.nan, math.inf, -1, "2", None):
-        with pytest.raises(AlgorithmError, match=rf"\.{name} returned .*; return a finite number of at least 0"):
+    kind = "finite number of at least 0" if name == "reply_weight" else "whole number of at least 1"
+    for wrong in (math.nan, math.inf, -1, "2", None, *(() if name == "reply_weight" else (0, 2.5))):
+        with pytest.raises(AlgorithmError, match=rf"\.{name} returned .*; return a {kind}"):
             NUMBERS[name](Own(wrong))
 
 

@@ -108,5 +108,5 @@ def test_a_loss_of_the_algorithm_that_replaces_the_models_does_not_explain_it() 
     data = Examples(np.ones((8, 6), np.float32), np.zeros(8, np.int64))
     learner = TorchLearner(lambda: Own(lambda x: (x, x), same), Training(batch=4), Classification(3))
     learner.train(learner.init(0), data, seed=0)
-    with pytest.raises(ExperimentError, match=r"in evaluation: the algorithm has a loss of its own, which takes the p"):
+    with pytest.raises(ExperimentError, match=r"in evaluation: here the algorithm has a loss of its own in the place "):
         learner.train(learner.init(0), data, seed=0, loss=at_deepest_output(Classification(3).loss))

@@ -80,6 +80,17 @@ def test_masks_of_absent_classes_do_not_replace_the_loss_of_a_model_silently(nam
     check(model)
 
 
+@pytest.mark.parametrize(
+    "algorithm",
+    [{"name": "fedrod"}, {"name": "fedreb"}, {"name": "scalefl", "widths": {"generic": 1.0}, "exits": {"generic": 1}}],
+)
+def test_algorithms_with_losses_of_their_own_refuse_such_a_model(algorithm: dict[str, Any]) -> None:
+    with pytest.raises(
+        ExperimentError, match=r"own_loss: the algorithm trains with losses of its own instead of the mo"
+    ):
+        check({"name": f"{__name__}:build_own_loss"}, algorithm=algorithm)
+
+
 def test_each_own_model_is_checked() -> None:
     variants = [{"model": {"name": "mlp"}}, {"model": {"name": f"{__name__}:build_narrow"}}]
     keys = {"fleet": [{"clients": 2, "variants": variants}], "algorithm": {"name": "fedmd"}}
