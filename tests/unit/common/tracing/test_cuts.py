@@ -69,6 +69,10 @@ def recurrent(s: Any, x: Tensor) -> Any:
     return s.head(s.body(x)[0][:, -1])
 
 
+def with_first_state(s: Any, x: Tensor) -> Any:
+    return s.head(s.body(x, hx=s.first(x[:, 0]).unsqueeze(0))[0][:, -1])
+
+
 def step_by_step(s: Any, x: Tensor) -> Any:
     hidden, (kept, cell) = s.plain(x[:, 0]), s.gated(x[:, 1])
     for place in range(2, 7):
@@ -187,6 +191,8 @@ MASKED: dict[str, tuple[Build, tuple[int, ...]]] = {
     "lstm": (module(recurrent, body=lambda: nn.LSTM(6, 8, 2, batch_first=True, bidirectional=True),
                     head=linear(16, 5)), SERIES),
     "gru": (module(recurrent, body=lambda: nn.GRU(6, 8, batch_first=True), head=linear(8, 5)), SERIES),
+    "gru with a first state by name": (module(
+        with_first_state, first=linear(6, 8), body=lambda: nn.GRU(6, 8, batch_first=True), head=linear(8, 5)), SERIES),
     "recurrent cells": (module(
         step_by_step, plain=lambda: nn.RNNCell(6, 8, bias=False), body=lambda: nn.GRUCell(6, 8),
         gated=lambda: nn.LSTMCell(6, 7), head=linear(22, 5)), SERIES),

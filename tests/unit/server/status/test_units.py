@@ -121,3 +121,24 @@ def test_the_page_writes_numbers_as_the_server_does() -> None:
     show = {"duration": units.duration, "traffic": units.traffic, "energy": units.energy}
     wanted = [units.percent(v, digits) if name == "percent" else show[name](v) for name, v, digits in cases]
     assert json.loads(done.stdout) == wanted
+
+
+CURVES = """
+const { axisNote, specs } = await import(process.argv[1]);
+const { loss } = specs();
+const note = (min, max, spec) => axisNote({ scales: { y: { min, max } } }, spec);
+console.log(JSON.stringify([
+  note(2.265, 2.305, loss), note(0, 1, loss), note(1.5e7, 1.9e7, loss),
+  ...[19881.6, 12.3456, 1.23456, 0.5, 1.83046e19].map(loss.show),
+]));
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_curves_show_no_more_digits_than_they_have_and_notes_as_many_as_the_axis() -> None:
+    command = ["node", "--input-type=module", "-e", CURVES, (FOLDER / "curve_data.js").as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert json.loads(done.stdout) == [
+        "axis begins at 2.265", "", "axis begins at 1.5e+7",
+        "19881.6", "12.3456", "1.2346", "0.5000", "1.830e+19",
+    ]  # fmt: skip
