@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from fedquilt_common.errors import AlgorithmError, FedquiltError
@@ -34,7 +35,7 @@ def _describe(error: Exception | SystemExit, module: str) -> str:
 
 
 def ask_problem(algorithm: object, name: str, *arguments: Any, default: str = "") -> str:
-    """Return the problem that an algorithm's optional method finds; empty if there is none.
+    """Return the problem that an algorithm's optional method finds, as a text; empty if there is none.
 
     Args:
         algorithm: without that method, ``default`` is returned.
@@ -45,50 +46,55 @@ def ask_problem(algorithm: object, name: str, *arguments: Any, default: str = ""
     Raises:
         AlgorithmError: the method raises an error, or does not return a text.
     """
-    if getattr(algorithm, name, None) is None:
-        return default
-    found = call_hook(algorithm, name, *arguments)
-    if not isinstance(found, str):
-        raise _returned(algorithm, name, found, "the problem as a text, or an empty text")
-    return found
+    found = _ask(algorithm, name, arguments, default, _is_text, "the problem as a text, or an empty text")
+    return str(found)
 
 
 def ask_number(algorithm: object, name: str, *arguments: Any, default: float) -> float:
-    """Return the number that an algorithm's optional method returns, else ``default``.
+    """Return the number that an algorithm's optional method returns, else ``default``; otherwise as ``ask_problem``.
 
     Raises:
         AlgorithmError: the method raises an error, or returns no finite number of at least 0.
     """
-    if getattr(algorithm, name, None) is None:
-        return default
-    found = call_hook(algorithm, name, *arguments)
-    try:
-        number = math.nan if isinstance(found, str) else float(found)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not (math.isfinite(number) and number >= 0):
-        raise _returned(algorithm, name, found, "a finite number of at least 0")
-    return number
+    return float(_ask(algorithm, name, arguments, default, _is_weight, "a finite number of at least 0"))
 
 
 def ask_count(algorithm: object, name: str, *arguments: Any, default: int) -> int:
-    """Return the whole number that an algorithm's optional method returns, else ``default``.
+    """Return the whole number that an algorithm's optional method returns, else ``default``; as ``ask_problem``.
 
     Raises:
         AlgorithmError: the method raises an error, or returns no whole number of at least 1.
     """
+    return int(_ask(algorithm, name, arguments, default, _is_count, "a whole number of at least 1"))
+
+
+def _ask(
+    algorithm: object, name: str, arguments: Any, default: Any, is_right: Callable[[object], bool], advice: str
+) -> Any:
     if getattr(algorithm, name, None) is None:
         return default
     found = call_hook(algorithm, name, *arguments)
-    if not (isinstance(found, int) and found >= 1):
-        raise _returned(algorithm, name, found, "a whole number of at least 1")
-    return found
-
-
-def _returned(algorithm: object, name: str, found: object, advice: str) -> AlgorithmError:
+    if is_right(found):
+        return found
     from fedquilt_common.algorithm_api.array_types import shorten  # needs numpy, which an idle agent does not load
 
-    return _error(algorithm, name, f" returned {shorten(found)}; return {advice}")
+    raise _error(algorithm, name, f" returned {shorten(found)}; return {advice}")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_weight(value: object) -> bool:
+    try:
+        number = math.nan if isinstance(value, str) else float(value)  # type: ignore[arg-type]  # to find out
+    except (TypeError, ValueError):
+        return False
+    return math.isfinite(number) and number >= 0
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and value >= 1
 
 
 def _error(algorithm: object, name: str, text: str) -> AlgorithmError:
