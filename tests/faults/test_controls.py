@@ -58,6 +58,7 @@ def test_a_run_that_is_stopped_ends_after_its_round_and_can_be_resumed(stage: St
     def turn() -> bool:
         if first.machine.exchange is not None and not first.machine.paused:
             ask(first, "stop")
+            ask(first, "stop")
         return stage.turn() if first.machine.paused else False
 
     with stage.closing(first):

@@ -63,6 +63,8 @@ REFUSED: dict[str, tuple[Build, str]] = {
     "repetitions of all numbers": (
         module(lambda s, x: s.a(x.repeat_interleave(2)), a=linear(24, 5)),
         r"repeat_interleave\(\) without a dimension"),
+    "repetitions with a written size": (
+        module(lambda s, x: s.a(x.repeat_interleave(2, 1, output_size=12)), a=linear(12, 5)), "or an output_size"),
     "a changed layer": (
         module(lambda s, x: s.a(x), a=lambda: renamed_layers.ActiveNorm(6)),
         "'a' cannot be traced.*; ActiveNorm changes the forward of BatchNorm1d: let it hold that layer as a part, or"),

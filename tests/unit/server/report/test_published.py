@@ -176,14 +176,14 @@ def test_what_no_run_has_is_named_because_it_may_be_misspelt(tmp_path: Path) -> 
         {"case": {"data.set": "digits"}, "scores": {"accuracy": 97.5, "acuracy": 0.5}},
         {"case": {"data.sett": "digits"}, "scores": {"best_r2": 0.9}},
         {
-            "case": {"privacy": None, "algorithm.compress": None, "fleet.0.link": None, "privcy": None},
+            "case": {"privacy": None, "algorithm.compress": None, "fleet.0.link": None, "privcy": None, "seed.x": None},
             "scores": {"accuracy": 0.5},
         },
     ]
     table = PublishedTable.model_validate({"source": "x", "note": "One run.", "figures": figures})
     text = published_tables([table], group_runs(runs(tmp_path)))[0].meaning
     assert "One run. No run has the setting 'data.sett'" in text
-    assert re.findall("the setting '(.*?)'", text) == ["data.sett", "privcy"]
+    assert re.findall("the setting '(.*?)'", text) == ["data.sett", "privcy", "seed.x"]
     assert "No run has the score 'acuracy': it is misspelt, or these runs do not measure it." in text
     assert "Accuracy: 97.5 is no share" in text
     assert "'best_r2'" not in text

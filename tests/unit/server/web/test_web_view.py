@@ -130,6 +130,11 @@ def test_summary() -> None:
     assert summary.seconds_left == 42
 
 
+def test_of_a_run_that_stops_one_round_is_left_at_most() -> None:
+    rows = [row(1, seconds=4), row(2, seconds=6), row(3, seconds=100)]
+    assert summary_of(*rows, phase="training", stopping=True).seconds_left == 6
+
+
 @pytest.mark.parametrize("phase", ["finished", "failed", "waiting"])
 def test_no_time_is_left_of_a_run_that_is_over_or_waits(phase: str) -> None:
     assert summary_of(row(1, seconds=2), phase=phase).seconds_left is None
