@@ -9,6 +9,7 @@ import { renew, setText } from "./renew.js";
 import { repliesOf } from "./timeline_data.js";
 import { duration, percent } from "./units.js";
 
+const SECONDS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400]; // between two times
 const charts = new Map();
 let shown = null;
 let opener = null;
@@ -41,7 +42,7 @@ function options(name, spec, width) {
     legend: { show: false },
     cursor: { show: false },
     scales: { x: { time: true }, y: { range: (u, low, high) => (spec.unit === "%" ? [0, 100] : uPlot.rangeNum(low ?? 0, high ?? 1, 0.2, true)) } },
-    axes: [{ ...quiet, size: 24, space: 70, values: (u, ticks) => ticks.map(timeOfDay) }, { ...quiet, size: 46, values: (u, ticks) => ticks.map((v) => `${v} ${spec.unit}`) }],
+    axes: [{ ...quiet, size: 24, space: 70, incrs: SECONDS, values: (u, ticks) => ticks.map(timeOfDay) }, { ...quiet, size: 46, values: (u, ticks) => ticks.map((v) => `${v} ${spec.unit}`) }],
     series: [{}, { stroke: colour("accuracy"), width: 1.5, points: { show: false }, spanGaps: false }],
   };
 }
