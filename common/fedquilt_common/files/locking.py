@@ -1,4 +1,7 @@
-"""Lock a folder for one process: two coordinators on one journal, or two agents on one state, would destroy it."""
+"""Lock a folder for one process, or hold a file that another process would write over.
+
+Two coordinators on one journal, or two agents on one state, would destroy it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import re
 import socket
 import time
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, BinaryIO, Final
 
 from fedquilt_common.errors import FolderInUseError
 from fedquilt_common.files.folders import create_folder
@@ -67,6 +70,34 @@ def is_locked(folder: Path, name: str = LOCK) -> bool:
         return True
     except OSError:
         return False
+    return False
+
+
+def hold(file: BinaryIO, path: Path) -> bool:
+    """Hold an open file, so that no process that asks ``is_held`` writes over it until it is closed.
+
+    Args:
+        file: open for reading.
+        path: where it was opened.
+
+    Returns:
+        Whether it is still at ``path``. One that has been moved away may be written over already.
+    """
+    with contextlib.suppress(OSError):  # without locks, every file counts as held
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def is_held(path: Path) -> bool:
+    """Return whether some process holds a file, or its file system cannot tell."""
+    with path.open("r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
     return False
 
 

@@ -12,6 +12,7 @@ from typing import BinaryIO, Final
 
 from fedquilt_common.errors import NoGlobalModelError, RunFolderError
 from fedquilt_common.files.digests import digest_bytes, find_sha256, kind_of
+from fedquilt_common.files.locking import hold
 from fedquilt_common.types import Arrays
 from fedquilt_common.wire.codec import BytesArrays
 from fedquilt_common.wire.message_base import DIGEST_PATTERN
@@ -30,7 +31,7 @@ class NewestModel:
 
     Attributes:
         sha256: digest of the content, in hex.
-        file: safetensors with floats in fp32. It is open, so it stays whole while later rounds replace it on disk.
+        file: safetensors with floats in fp32. It is open and held, so it stays whole while later rounds replace it.
     """
 
     round: int
@@ -51,6 +52,9 @@ def open_model(folder: Path) -> NewestModel:
             try:
                 file = open_regular(path)
             except FileNotFoundError:
+                continue
+            if not hold(file, path):
+                file.close()
                 continue
             if _has_numbers(file):
                 return NewestModel(number, find_sha256(file, digest), file)

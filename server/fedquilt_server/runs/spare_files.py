@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from fedquilt_common.files.locking import is_held
+
 _MOST: Final = 16
 _SMALLEST: Final = 1 << 20
 """Bytes of a file from which it is worth keeping."""
@@ -32,7 +34,8 @@ class SpareFiles:
     def retire(self, paths: Iterable[Path]) -> None:
         """Keep some of these files as spare ones, and delete the others.
 
-        A file that is open, or whose array is in use, is deleted: whoever uses it still reads the same bytes.
+        A file that this process has open, whose array it uses, or that another process holds (``hold``), is deleted:
+        whoever uses it still reads the same bytes.
 
         Raises:
             OSError: a file cannot be deleted.
@@ -43,12 +46,12 @@ class SpareFiles:
             if len(self._waiting) + len(moved) < _MOST and size >= _SMALLEST:
                 self._serial += 1
                 spare = self._folder / f"spare-{self._serial}"
-                moved[path.replace(spare)] = size  # nobody can open it from now on
+                moved[path.replace(spare)] = size  # nobody can open or hold it from now on
             else:
                 path.unlink()
         used = _used_files() if moved else set()
         for path, size in moved.items():
-            if used is None or path.name in used:
+            if used is None or path.name in used or is_held(path):
                 path.unlink()
             else:
                 self._waiting[path] = size

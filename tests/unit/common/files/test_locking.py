@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from pathlib import Path
 from socket import gethostname
@@ -10,7 +11,7 @@ from socket import gethostname
 import pytest
 
 from fedquilt_common.errors import FolderInUseError
-from fedquilt_common.files.locking import lock_folder
+from fedquilt_common.files.locking import hold, is_held, lock_folder
 
 
 def test_the_second_process_learns_who_holds_the_folder(tmp_path: Path) -> None:
@@ -44,3 +45,36 @@ def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("fcntl.flock", refuse)
     with pytest.raises(FolderInUseError, match=r"cannot lock files \(No locks available\): choose a folder on a local"):
         lock_folder(tmp_path)
+
+
+def test_a_file_is_held_until_it_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    path.touch()
+    with path.open("rb") as file, path.open("rb") as another:
+        assert not is_held(path)
+        assert hold(file, path)
+        assert hold(another, path)
+        assert is_held(path)
+    assert not is_held(path)
+
+
+def test_a_file_that_was_moved_or_replaced_cannot_be_held(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    path.touch()
+    with path.open("rb") as file:
+        path.rename(tmp_path / "spare")
+        assert not hold(file, path)
+        path.touch()
+        assert not hold(file, path)
+
+
+def test_without_locks_every_file_counts_as_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    path = tmp_path / "model"
+    path.touch()
+    with path.open("rb") as file:
+        assert hold(file, path)
+    assert is_held(path)
