@@ -91,7 +91,7 @@ def test_smaller_alpha_means_more_skew_in_classes_and_in_sizes() -> None:
 
 def test_per_class_nobody_who_has_its_equal_share_gets_another_class() -> None:
     labels = np.arange(20_000) % 10
-    for alpha in (0.05, 0.1, 0.5):
+    for alpha in (1e-300, 1e-3, 0.05, 0.1, 0.5):
         for share in partition(labels, 20, "dirichlet-per-class", alpha, 10, seed=3):
             counts = np.bincount(labels[share], minlength=10)
             last = np.flatnonzero(counts)[-1]
@@ -101,6 +101,27 @@ def test_per_class_nobody_who_has_its_equal_share_gets_another_class() -> None:
     assert skews[-1] < 0.2  # whoever is full early gets nothing of the last classes
 
 
+def impurity(alpha: float, scheme: str) -> float:
+    """Share of the samples that are not of the most frequent class of their client, over ten seeds."""
+    labels = np.arange(1800) % 10
+    shares = [share for seed in range(10) for share in partition(labels, 10, scheme, alpha, 1, seed)]
+    return 1 - sum(int(np.bincount(labels[share]).max()) for share in shares) / (10 * len(labels))
+
+
+@pytest.mark.parametrize("scheme", ["dirichlet", "dirichlet-per-class"])
+def test_a_tiny_alpha_gives_whole_classes_to_single_clients(scheme: str) -> None:
+    """Weights that all underflow to 0 would divide a class equally, the opposite of what is asked."""
+    impurities = [impurity(alpha, scheme) for alpha in (1e-300, 1e-6, 1e-3, 0.5)]
+    assert impurities[-1] > 1.1 * max(impurities[:-1])
+    assert max(impurities[:-1]) - min(impurities[:-1]) < 0.1
+
+
+def test_a_huge_alpha_gives_equal_parts() -> None:
+    for scheme in ("dirichlet", "dirichlet-per-class"):
+        shares = partition(np.zeros(1000, int), 8, scheme, 1.7e308, 1, seed=3)
+        assert {len(share) for share in shares} == {125}
+
+
 def test_seeds_give_different_shares() -> None:
     labels = np.arange(100) % 10
     for scheme in ("uniform", "dirichlet", "dirichlet-per-class"):
@@ -108,8 +129,8 @@ def test_seeds_give_different_shares() -> None:
         assert not all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def fingerprint(scheme: str) -> str:
-    shares = partition(np.arange(1000) % 7, 8, scheme, 0.3, 10, seed=7)
+def fingerprint(scheme: str, alpha: float = 0.3) -> str:
+    shares = partition(np.arange(1000) % 7, 8, scheme, alpha, 10, seed=7)
     return hashlib.sha256(b"".join(share.astype("<i8").tobytes() + b"|" for share in shares)).hexdigest()[:16]
 
 
@@ -117,6 +138,9 @@ def test_the_same_shares_on_every_machine_and_version() -> None:
     """Each board computes the shares itself: a numpy that drew otherwise would mix up the clients' data."""
     assert (fingerprint("uniform"), fingerprint("dirichlet")) == ("be835c1065ed9d36", "4e51e68ff29b58c5")
     assert fingerprint("dirichlet-per-class") == "da1810d897aeb703"
+    assert (fingerprint("dirichlet", 0.01), fingerprint("dirichlet-per-class", 0.01)) == (
+        "13bb878594e9347d", "9bdb99593a73e0ff",
+    )  # fmt: skip
 
 
 def test_digits_for_eight_clients() -> None:

@@ -51,6 +51,8 @@ COLUMNS = (
     "Tdewpoint", "rv1", "rv2",
 )  # fmt: skip
 """Columns of the file that are features; the order fixes the order of the sums, thus the bits."""
+ROWS = 19_735
+"""Of the published file."""
 CALENDAR: Mapping[str, Callable[[datetime], float]] = {
     "month": lambda date: date.month,
     "day": lambda date: date.day,
@@ -92,7 +94,8 @@ def load(folder: Path | None = None, *, calendar: Sequence[str] = tuple(CALENDAR
     x = prepare(np.array([row.values for row in rows]), _date_features(rows, calendar), ~is_test)
     y = np.log([[row.target] for row in rows]).round(6).astype(np.float32)
     train, test = (Examples(x[chosen], y[chosen]) for chosen in (~is_test, is_test))
-    return Dataset(NAME, train, test, 0, None, "; ".join(filter(None, (_UNIT, split, repairs))))
+    fewer = f"{NAME}: the file has only {len(rows):,} of {ROWS:,} rows" if len(rows) < ROWS else ""
+    return Dataset(NAME, train, test, 0, None, "; ".join(filter(None, (_UNIT, fewer, split, repairs))))
 
 
 def _find_complete(place: Path) -> Path:
@@ -161,8 +164,10 @@ def _choose_test_rows(place: Path, rows: Sequence[_HouseReading], path: Path) ->
     order = sorted(range(len(rows)), key=lambda i: hashlib.sha256(rows[i].date.isoformat().encode()).digest())
     is_test = np.zeros(len(rows), dtype=bool)
     is_test[order[: len(rows) // 5]] = True
-    if not is_test.any() or len(rows) - is_test.sum() < 2:
-        raise DataUnavailableError(f"{path}: has {len(rows)} rows, too few to split them; fetch the file again")
+    if not is_test.any() or len(rows) - is_test.sum() < FEATURES:
+        raise DataUnavailableError(
+            f"{path}: has {len(rows)} rows, too few for {FEATURES} features and a test set; fetch the file again"
+        )
     return is_test, f"{NAME}: {_TESTING} is missing, so a fixed fifth of the rows is the test set"
 
 
@@ -177,7 +182,7 @@ def _find_authors_rows(path: Path, rows: Sequence[_HouseReading]) -> NDArray[np.
                 "fetch both again"
             )
         is_test[positions[date]] = True
-    if not is_test.any() or len(rows) - is_test.sum() < 2:
+    if not is_test.any() or len(rows) - is_test.sum() < FEATURES:
         raise DataUnavailableError(f"{path}: has {is_test.sum()} of {len(rows)} rows; fetch the file again")
     return is_test
 
@@ -221,11 +226,15 @@ def _read_rows(path: Path) -> Iterator[_HouseReading]:
 def _read_csv(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, Mapping[str, str]]]:
     """Read the rows below the header with their line numbers, as mappings from column to text."""
     with open_packed(path) as stream, report_csv_errors(path):
-        reader = csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline=""))
+        reader = csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline=""), strict=True)
         header = [name.strip() for name in next(reader, [])]
         if missing := [name for name in needed if name not in header]:
             raise DataUnavailableError(
                 f"{path}, line 1: the header lacks {', '.join(missing)}; fetch the file as it is published"
+            )
+        if repeated := [name for name in needed if header.count(name) > 1]:
+            raise DataUnavailableError(
+                f"{path}, line 1: the header has {', '.join(repeated)} twice; fetch the file as it is published"
             )
         for fields in reader:
             if len(fields) != len(header):

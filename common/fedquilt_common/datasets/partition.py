@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.datasets.class_partition import share_labels, share_per_class
+from fedquilt_common.datasets.dirichlet import draw_class_weights, draw_client_weights
 from fedquilt_common.errors import ExperimentError
 
 ClassCounts = NDArray[np.int64]
@@ -153,7 +154,7 @@ def partition(
 
     def draw(per_class: ClassCounts) -> ClassCounts:
         if scheme == "dirichlet":
-            return _share_by_client(per_class, clients, alpha, rng)
+            return _share_out(per_class, draw_client_weights(clients, len(per_class), alpha, rng))
         return _share_by_class(per_class, clients, alpha, rng, _ROUNDINGS[rounding])
 
     return _share_dirichlet(labels, clients, min_samples, rng, draw)
@@ -238,12 +239,6 @@ def _draw_counts(least: int, draw: Callable[[], ClassCounts]) -> ClassCounts:
     return best
 
 
-def _share_by_client(per_class: ClassCounts, clients: int, alpha: float, rng: np.random.Generator) -> ClassCounts:
-    sizes = rng.dirichlet(np.full(clients, alpha))
-    classes = rng.dirichlet(np.full(len(per_class), alpha), size=clients)
-    return _share_out(per_class, np.nan_to_num(sizes[:, None] * classes))
-
-
 def _share_by_class(
     per_class: ClassCounts,
     clients: int,
@@ -254,8 +249,8 @@ def _share_by_class(
     counts = np.zeros((clients, len(per_class)), dtype=np.int64)
     fair = int(per_class.sum()) / clients
     for kind, number in enumerate(per_class):
-        parts = np.nan_to_num(rng.dirichlet(np.full(clients, alpha))) * (counts.sum(axis=1) < fair)
-        counts[:, kind] = share_out(np.array([number]), parts[:, None])[:, 0]
+        weights = draw_class_weights(counts.sum(axis=1) < fair, alpha, rng)
+        counts[:, kind] = share_out(np.array([number]), weights[:, None])[:, 0]
     return counts
 
 
@@ -276,9 +271,8 @@ def _share_out_by_floor(per_class: ClassCounts, weights: NDArray[np.float64]) ->
 
 
 def _parts(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return each client's part of each class, shape (clients, classes); equal parts where all weights are 0."""
-    filled = np.where(weights.sum(axis=0) > 0, weights, 1.0)
-    parts: NDArray[np.float64] = filled / filled.sum(axis=0)
+    """Return each client's part of each class, shape (clients, classes)."""
+    parts: NDArray[np.float64] = weights / weights.sum(axis=0)
     return parts
 
 

@@ -44,6 +44,8 @@ LENGTH, STRIDE = 250, 125
 SHARE = 0.6
 HELD_OUT = 500 / 4477
 _AMPLITUDES = ANTENNAS * SUBCARRIERS
+_SHAPES = ((LENGTH, _AMPLITUDES), (1, LENGTH, _AMPLITUDES), (LENGTH * _AMPLITUDES,))
+"""Of a published window: a shape of the same size in another order would mix up times and amplitudes."""
 _COLUMNS = 1 + 2 * _AMPLITUDES
 _TRIAL = re.compile(r"(input|annotation)_(.+?)(\.dat)?\.csv")
 _ARRAY = re.compile(r"[Xy]_(train|test)\.csv")
@@ -99,7 +101,7 @@ def _is_trial(name: str, kind: str) -> bool:
 
 def _read_array(file: PublishedFile) -> NDArray[Any]:
     try:
-        array: NDArray[Any] = np.load(io.BytesIO(file.data), allow_pickle=False)
+        array: NDArray[Any] = np.lib.format.read_array(io.BytesIO(file.data), allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         raise DataUnavailableError(f"{file.where}: is not a NumPy file ({error}); fetch it again") from None
     if array.dtype.kind not in "iuf" or not fit_float32(array).all():
@@ -114,7 +116,7 @@ def _take_part(arrays: Mapping[str, NDArray[Any]], part: str, place: Path) -> Ex
     if missing := [name for name in names if name not in arrays]:
         raise DataUnavailableError(f"{place}: lacks {' and '.join(missing)}; put the published files there")
     x, y = (arrays[name] for name in names)
-    if not x.ndim or x.size != len(x) * LENGTH * _AMPLITUDES or y.shape != (len(x),) or not len(x):
+    if x.shape[1:] not in _SHAPES or y.shape != x.shape[:1] or not len(x):
         raise DataUnavailableError(
             f"{place}: {names[0]} has the shape {x.shape} and {names[1]} {y.shape} instead of (n, {LENGTH}, "
             f"{_AMPLITUDES}) and (n,); fetch both again"
@@ -174,6 +176,7 @@ def _read_trials(place: Path, annotations: Sequence[PublishedFile], repairs: Cou
         if name in trials:
             raise DataUnavailableError(f"{file.where}: is there twice; remove one of the two")
         trials[name] = _cut_trial(name, file, labels, repairs)
+    repairs["annotations without their trial left out"] += len(known) - len(trials)
     return [trials[name] for name in sorted(trials)]
 
 
@@ -199,6 +202,7 @@ def _cut_trial(name: str, file: PublishedFile, labels: NDArray[np.int64], repair
     repairs["packets out of order sorted"] += int((np.diff(rows[:, 0]) < 0).sum())
     amplitudes = rows[order, 1 : 1 + _AMPLITUDES].astype(np.float32)
     windows = cut_windows(amplitudes, LENGTH, STRIDE)
+    repairs["trials without a whole window left out"] += not len(windows)
     chosen = label_windows(labels[order], len(windows))
     repairs["windows without an activity left out"] += int((chosen < 0).sum())
     return _Trial(name, windows[chosen >= 0], chosen[chosen >= 0])

@@ -96,7 +96,7 @@ def _read_profiles(place: Path) -> tuple[list[NDArray[np.float32]], list[int], l
     repairs = Counter[str]()
     for file in read_files(place, _FILE.fullmatch):
         person, gesture = map(int, _FILE.findall(file.name)[0])
-        label = _find_class(file, person, gesture)
+        label = _find_class(file, file.where.removeprefix(str(place)), person, gesture)
         if label is None:
             continue
         values = _read_values(file)
@@ -110,9 +110,12 @@ def _read_profiles(place: Path) -> tuple[list[NDArray[np.float32]], list[int], l
     return profiles, labels, persons, repairs
 
 
-def _find_class(file: PublishedFile, person: int, gesture: int) -> int | None:
-    """Return the class of a gesture's number in the session of the file's path; None if it is left out."""
-    dates = _DATE.findall(file.where)
+def _find_class(file: PublishedFile, inner: str, person: int, gesture: int) -> int | None:
+    """Return the class of a gesture's number in the session that ``inner`` names; None if it is left out.
+
+    ``inner`` is the file's path below the folder of the data set: a date above it is of no session.
+    """
+    dates = _DATE.findall(inner)
     keys = [key for date in dates[-1:] for key in (f"{date}/user{person}", date) if key in SESSIONS]
     if not keys:
         raise DataUnavailableError(

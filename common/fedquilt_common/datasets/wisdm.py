@@ -115,7 +115,7 @@ def _read_sensors(place: Path, device: str) -> tuple[dict[str, dict[_Session, _R
 
 
 def _read_readings(file: PublishedFile, person: int, repairs: Counter[str]) -> dict[_Session, _Readings]:
-    rows = _parse(file)
+    rows = _parse(file, repairs)
     _check(rows, file, person)
     sessions = {}
     for activity in np.unique(rows["activity"]).tolist():
@@ -125,26 +125,34 @@ def _read_readings(file: PublishedFile, person: int, repairs: Counter[str]) -> d
     return sessions
 
 
-def _parse(file: PublishedFile) -> _Readings:
-    text = file.data.decode("utf-8", errors="replace").replace(";", "")
+def _parse(file: PublishedFile, repairs: Counter[str]) -> _Readings:
+    text = file.data.decode("utf-8", errors="replace")
+    whole, end, last = text.rpartition(";")
+    if end and last.strip():
+        text = whole
+        repairs["rows without their end left out"] += 1
+    text = text.replace(";", "")
     if not text.strip():
         raise DataUnavailableError(f"{file.where}: is empty; fetch it again")
     try:
-        return np.loadtxt(io.StringIO(text), dtype=_LINE, delimiter=",", ndmin=1, comments=None)
+        return _read_table(text)
     except ValueError:
-        line = next((n for n, words in enumerate(text.splitlines(), 1) if words.strip() and not _is_row(words)), 0)
+        line = next((n for n, words in enumerate(text.splitlines(), 1) if words.strip() and not _is_row(words)), 1)
         raise DataUnavailableError(
             f"{file.where}, line {line}: is not 'person,activity,time,x,y,z;'; fetch the file again"
         ) from None
 
 
+def _read_table(text: str) -> _Readings:
+    return np.loadtxt(io.StringIO(text, newline=None), dtype=_LINE, delimiter=",", ndmin=1, comments=None)
+
+
 def _is_row(words: str) -> bool:
-    fields = words.split(",")
     try:
-        [int(fields[0]), int(fields[2]), *map(float, fields[3:])]
-    except (ValueError, IndexError):
+        _read_table(words)
+    except ValueError:
         return False
-    return len(fields) == len(_LINE)
+    return True
 
 
 def _check(rows: _Readings, file: PublishedFile, person: int) -> None:

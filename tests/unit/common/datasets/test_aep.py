@@ -70,7 +70,8 @@ def test_the_authors_split(tmp_path: Path) -> None:
     write(tmp_path, lines)
     write(tmp_path, [lines[0], *lines[5:30]], "testing.csv")
     found = aep.load(tmp_path)
-    assert (len(found.train), len(found.test), found.note) == (75, 25, UNIT)
+    assert (len(found.train), len(found.test)) == (75, 25)
+    assert found.note == f"{UNIT}; aep: the file has only 100 of 19,735 rows"
     first = float(lines[5].split(",")[1].strip('"'))
     assert found.test.y[0, 0] == pytest.approx(np.log(first), abs=1e-5)
 
@@ -110,6 +111,7 @@ def test_repeated_and_unsorted_rows_are_repaired_and_counted(tmp_path: Path) -> 
     ("line", "old", "new", "words"),
     [
         (0, '"T3"', '"T33"', "energydata_complete.csv, line 1: the header lacks T3"),
+        (0, '"rv2"', '"rv2","rv2"', "line 1: the header has rv2 twice"),
         (7, '","', ",", "line 8: has 28 fields instead of 29"),
         (7, '"2016', '"16', "line 8: '16-01-11 18:00:00' is not a date"),
         (2, "2016-01-11 17:10:00", "2016-01-11 17:00:00", "two different rows of 2016-01-11 17:00:00"),
@@ -160,8 +162,19 @@ def test_a_stray_quotation_mark(tmp_path: Path) -> None:
 
 
 def test_too_few_rows(tmp_path: Path) -> None:
-    write(tmp_path, csv_lines(3))
-    with pytest.raises(DataUnavailableError, match="has 3 rows, too few"):
+    """For a test set, and for as many principal components as there are features."""
+    write(tmp_path, csv_lines(21))
+    with pytest.raises(DataUnavailableError, match="has 21 rows, too few for 18 features and a test set"):
+        aep.load(tmp_path)
+    write(tmp_path, csv_lines(22))
+    assert aep.load(tmp_path).train.x.shape == (18, 18)
+
+
+def test_a_file_that_ends_within_a_value(tmp_path: Path) -> None:
+    write(tmp_path, csv_lines(30))
+    path = tmp_path / "aep" / "energydata_complete.csv"
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(DataUnavailableError, match=r"energydata_complete\.csv: is not a CSV file"):
         aep.load(tmp_path)
 
 

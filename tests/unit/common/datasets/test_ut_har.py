@@ -106,6 +106,17 @@ def test_the_published_windows_with_their_test_labels(tmp_path: Path) -> None:
     assert (found.subjects, found.note) == (None, "")
 
 
+@pytest.mark.parametrize("shape", [(-1, 1, 250, 90), (-1, 22500)])
+def test_windows_of_one_channel_or_in_one_row(shape: tuple[int, ...], tmp_path: Path) -> None:
+    write_arrays(tmp_path)
+    expected = ut_har.load(tmp_path)
+    train, test = (np.random.default_rng(0).random((14, 250, 90)), expected.test)
+    write_arrays(tmp_path, X_train=train.reshape(shape))
+    found = ut_har.load(tmp_path)
+    np.testing.assert_array_equal(found.train.x, expected.train.x)
+    np.testing.assert_array_equal(found.test.x, test.x)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -114,6 +125,11 @@ def test_the_published_windows_with_their_test_labels(tmp_path: Path) -> None:
         ({"X_test": np.array(1.0)}, r"X_test.csv has the shape \(\) and y_test.csv \(7,\)"),
         ({"y_test": np.array(1.0)}, r"X_test.csv has the shape .* and y_test.csv \(\)"),
         ({"y_train": np.zeros(13)}, r"X_train.csv has the shape \(14, 250, 90\) and y_train.csv \(13,\)"),
+        (
+            {"X_test": np.zeros((7, 3, 30, 250))},
+            r"X_test.csv has the shape \(7, 3, 30, 250\) .* instead of \(n, 250, 90\)",
+        ),
+        ({"X_test": np.zeros((7, 90, 250))}, r"X_test.csv has the shape \(7, 90, 250\)"),
         ({"X_test": np.full((7, 250, 90), np.nan)}, r"X_test.csv: holds values that are not finite"),
         (
             {"X_test": np.full((7, 250, 90), 1e39)},
@@ -137,7 +153,12 @@ def test_labels_in_two_folders(tmp_path: Path) -> None:
 
 def test_windows_that_are_no_numpy_file(tmp_path: Path) -> None:
     write_arrays(tmp_path)
-    (tmp_path / "wifi-csi" / "UT_HAR" / "data" / "X_train.csv").write_text("1,2,3")
+    path = tmp_path / "wifi-csi" / "UT_HAR" / "data" / "X_train.csv"
+    path.write_text("1,2,3")
+    with pytest.raises(DataUnavailableError, match=r"X_train.csv: is not a NumPy file"):
+        ut_har.load(tmp_path)
+    with path.open("wb") as file:
+        np.savez(file, x=np.zeros(3))
     with pytest.raises(DataUnavailableError, match=r"X_train.csv: is not a NumPy file"):
         ut_har.load(tmp_path)
 
@@ -165,6 +186,19 @@ def test_a_trial_without_its_annotation(tmp_path: Path) -> None:
     (tmp_path / "wifi-csi" / "Dataset" / "Data" / "annotation_161219_a_bed_1.csv").unlink()
     with pytest.raises(DataUnavailableError, match=r"there is no annotation_161219_a_bed_1.csv for it"):
         ut_har.load(tmp_path)
+
+
+def test_trials_that_are_left_out_are_counted(tmp_path: Path) -> None:
+    for number in range(4):
+        write_trial(tmp_path, f"161219_a_bed_{number}", "bed")
+    place = tmp_path / "wifi-csi" / "Dataset" / "Data"
+    (place / "input_161219_a_bed_0.csv").unlink()
+    for kind in ("input", "annotation"):
+        path = place / f"{kind}_161219_a_bed_1.csv"
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:249]))
+    note = ut_har.load(tmp_path).note
+    assert "1 annotations without their trial left out" in note
+    assert "1 trials without a whole window left out" in note
 
 
 def test_a_folder_without_trials(tmp_path: Path) -> None:

@@ -132,6 +132,13 @@ def test_an_unknown_gesture(session: str, gesture: int, words: str, tmp_path: Pa
         widar.load(tmp_path)
 
 
+def test_a_date_above_the_folder_is_of_no_session(tmp_path: Path) -> None:
+    path = write(tmp_path / "20181130", 5, 1, profile(2))
+    (tmp_path / "20181130" / "widar" / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(DataUnavailableError, match=r"widar/user5-1-1-1-1.*names no session"):
+        widar.load(tmp_path / "20181130")
+
+
 def test_a_folder_without_profiles(tmp_path: Path) -> None:
     (tmp_path / "widar").mkdir()
     with pytest.raises(DataUnavailableError, match="profiles of 0 persons"):

@@ -127,6 +127,27 @@ def test_repeated_and_unsorted_rows_are_repaired_and_counted(tmp_path: Path) -> 
     assert "1 rows with a repeated time left out" in found.note
 
 
+def test_a_file_that_ends_within_a_row_loses_this_row(tmp_path: Path) -> None:
+    for person in PERSONS:
+        write_both(tmp_path, person, "A")
+    expected = wisdm_p.load(tmp_path)
+    rows = lines(1600, "A", 401)
+    path = write(tmp_path, 1600, "accel", rows)
+    path.write_text(path.read_text()[:-4])
+    found = wisdm_p.load(tmp_path)
+    assert np.array_equal(found.train.x, expected.train.x)
+    assert "1 rows without their end left out" in found.note
+
+
+def test_rows_that_end_with_a_carriage_return(tmp_path: Path) -> None:
+    for person in PERSONS:
+        write_both(tmp_path, person, "A")
+    expected = wisdm_p.load(tmp_path)
+    for path in (tmp_path / "wisdm2019").rglob("*.txt"):
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r"))
+    assert np.array_equal(wisdm_p.load(tmp_path).train.x, expected.train.x)
+
+
 def test_a_sensor_at_twice_the_rate_is_thinned(tmp_path: Path) -> None:
     for person in PERSONS:
         write_both(tmp_path, person, "A")
@@ -167,6 +188,8 @@ def test_the_nearest_row() -> None:
     [
         ("1600,A,252207666810782,1.0,2.0;", "line 3: is not 'person,activity,time,x,y,z;'"),
         ("1600,A,noon,1.0,2.0,3.0;", "line 3: is not"),
+        ("1600,A,99999999999999999999,1.0,2.0,3.0;", "line 3: is not"),
+        ("1_600,A,252207666810782,1.0,2.0,3.0;", "line 3: is not"),
         ("1600,A,252207666810782,1.0,x,3.0;", "line 3: is not"),
         ("1600,N,252207666810782,1.0,2.0,3.0;", "line 3: has an activity that is not one of ABCDEFGHIJKLMOPQRS"),
         ("1605,A,252207666810782,1.0,2.0,3.0;", "line 3: is not of person 1600"),
