@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import numpy as np
+
 from fedquilt_common.algorithm_api import declaration_of, half_precision_problem, pooling_problem
 from fedquilt_common.experiment.sections import Schedule, Training
 from fedquilt_common.user_imports import suggest
@@ -13,7 +15,9 @@ from fedquilt_server.lab.workbench import Workbench
 def warn_about_run(bench: Workbench) -> list[str]:
     """Return the warnings of an experiment that passed its checks, each with the key that it is about."""
     learning = [*_warn_about_models(bench), *_warn_about_trainings(bench)] if bench.learns else []
-    others = (_warn_about_sums(bench), _warn_about_public(bench), _warn_about_sampling(bench))
+    others = (
+        _warn_about_sums(bench), _warn_about_public(bench), _warn_about_sampling(bench), _warn_about_holders(bench),
+    )  # fmt: skip
     return [warning for warning in (*learning, *others) if warning]
 
 
@@ -74,6 +78,19 @@ def _warn_about_sampling(bench: Workbench) -> str:
     return (
         f"privacy.mode = central: what clients of '{bench.experiment.algorithm.name}' send may depend on when they "
         "were asked before, so sampling does not amplify, and the noise is for a client that is asked in every round"
+    )
+
+
+def _warn_about_holders(bench: Workbench) -> str:
+    """Return that a sample has several clients, whose epsilons add up; empty if not, or without local privacy."""
+    if not bench.experiment.is_private or bench.experiment.data.delivery == "own":
+        return ""
+    holders = int(np.bincount(np.concatenate([share.train for share in bench.shares])).max())
+    if holders == 1:
+        return ""
+    return (
+        f"privacy.epsilon: up to {holders} clients have the same sample, so it is protected with up to {holders} times "
+        "epsilon where different boards host them; each client's budget counts its own board only"
     )
 
 

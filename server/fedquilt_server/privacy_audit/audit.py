@@ -24,6 +24,7 @@ from fedquilt_common.types import Arrays, ClientId, Shapes
 from fedquilt_server.privacy_audit.bound import PrivacyBound
 from fedquilt_server.privacy_audit.candidates import Candidates, find_candidates
 from fedquilt_server.privacy_audit.finished_run import FinishedRun, find_states, read_finished, read_own_models
+from fedquilt_server.privacy_audit.guarantee import find_guarantee
 from fedquilt_server.privacy_audit.report import AttackName, AttackResult, AuditReport
 from fedquilt_server.privacy_audit.scores import (
     FPR,
@@ -141,7 +142,8 @@ def _global_target(run: FinishedRun, seed: int) -> Target:
         )
     private = [one.privacy for one in variants if one.privacy is not None]
     weakest = max(private, key=lambda privacy: privacy.epsilon) if len(private) == len(variants) else None
-    bound, variant = _find_bound(run, run.clients), fitting[0].model_copy(update={"privacy": weakest})
+    bound = find_guarantee(run, run.clients, own=False)
+    variant = fitting[0].model_copy(update={"privacy": weakest})
     return Target(None, variant, arrays, find_candidates(run.bench, run.clients, seed), bound)
 
 
@@ -165,25 +167,12 @@ def _own_target(run: FinishedRun, client: ClientId, arrays: Arrays, seed: int) -
             "model to attack; use --models global"
         )
     candidates = find_candidates(run.bench, [client], derive_seed(seed, client))
-    return Target(client, variant, arrays, candidates, _find_bound(run, {client}))
+    return Target(client, variant, arrays, candidates, find_guarantee(run, [client], own=True))
 
 
 def _shapes(run: FinishedRun, variant: Variant) -> Shapes:
     learner = run.bench.make_learner(variant.model, variant.training)
     return {name: tuple(x.shape) for name, x in learner.init(0).items()}
-
-
-def _find_bound(run: FinishedRun, clients: frozenset[ClientId] | set[ClientId]) -> PrivacyBound | None:
-    """Return what the least private of the clients is guaranteed, or what the coordinator's noise guarantees."""
-    central = run.result.rounds[-1].central_privacy if run.result.rounds else None
-    spent = {
-        row.client: (row.epsilon or 0.0, row.delta or 0.0) for row in run.result.privacy if row.epsilon is not None
-    }
-    bounds = [PrivacyBound(central.epsilon, central.delta)] if central is not None else []
-    if clients <= spent.keys():
-        epsilons, deltas = zip(*(spent[client] for client in clients), strict=True)
-        bounds.append(PrivacyBound(max(epsilons), max(deltas)))
-    return min(bounds, key=lambda bound: bound.auc, default=None)
 
 
 def _attack(run: FinishedRun, target: Target, settings: AuditSettings) -> Iterator[_Scores]:

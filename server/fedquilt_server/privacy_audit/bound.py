@@ -33,6 +33,14 @@ class PrivacyBound:
         swapped = 1 - math.exp(-self.epsilon) * (1 - self.delta - fpr)
         return min(1.0, self._grow(fpr), max(swapped, 0.0))
 
+    def of_group(self, size: int) -> PrivacyBound:
+        """Return the bound for ``size`` units that change together.
+
+        Dwork and Roth, "The Algorithmic Foundations of Differential Privacy", 2014, section 2.3.
+        """
+        grown = size * math.exp(min((size - 1) * self.epsilon, 700.0)) * self.delta
+        return PrivacyBound(size * self.epsilon, min(grown, 1.0))
+
     @property
     def auc(self) -> float:
         """The area under the curve of ``limit_tpr``, the largest AUC; e^epsilon / (1 + e^epsilon) for delta 0."""

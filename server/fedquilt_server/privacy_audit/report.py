@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from rich.box import SIMPLE_HEAD
@@ -63,7 +63,7 @@ class AuditReport(BaseModel):
     unused: int = Field(
         description="compared non-members that are unused training samples; the others are test samples"
     )
-    epsilon: float | None = Field(description="largest epsilon of the members' clients; null: one has no guarantee")
+    epsilon: float | None = Field(description="largest epsilon spent on a member; null: one has no guarantee")
     delta: float | None
     attacks: list[AttackResult]
 
@@ -92,10 +92,19 @@ def print_report(report: AuditReport) -> None:
         make_console().print(line, highlight=False, markup=False, soft_wrap=True)
 
 
+_NO_BOUND: Final = {
+    "global": "No epsilon bounds the attacks: a client of the run has trained without differential privacy.",
+    "own": (
+        "No epsilon bounds the attacks: a client has trained without noise of its own, and the coordinator's noise is "
+        "in the global model only."
+    ),
+}
+
+
 def _explain(report: AuditReport) -> Iterator[str]:
     yield "An AUC of 0.5 is chance: the model does not tell members from non-members."
     if report.epsilon is None:
-        yield "No epsilon bounds the attacks: a client of the run has trained without differential privacy."
+        yield _NO_BOUND[report.models]
     else:
         spent = f"epsilon {report.epsilon:.4g} at delta {report.delta:g}"
         yield f"Allowed: the most that any attack can reach with {spent}."

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -208,6 +209,19 @@ def test_public_samples_that_nobody_uses_are_pointed_out(algorithm: str, public:
 )
 def test_kinds_that_widths_do_not_list_are_pointed_out(algorithm: dict[str, Any], kind: str, warning: str) -> None:
     assert re.search(warning, warn_about_kind(bench("mlp", algorithm), kind))
+
+
+@pytest.mark.parametrize(("overlap", "epsilon", "warns"), [(True, 8, 1), (True, None, 0), (False, 8, 0)])
+def test_epsilons_of_clients_with_the_same_sample_are_pointed_out(
+    overlap: bool, epsilon: int | None, warns: int
+) -> None:
+    partition = {"scheme": "per-class", "per_class": 19, "overlap": overlap}
+    privacy = epsilon and {"epsilon": epsilon, "delta": 1e-5, "clip": 1.0}
+    made = bench("mlp", data={"clients": 7, "holdout": 0.0, "partition": partition}, privacy=privacy or None)
+    found = [warning for warning in warn_about_run(made) if "clients have the same sample" in warning]
+    assert len(found) == warns
+    counts = np.bincount(np.concatenate([share.train for share in made.shares]))
+    assert all(warning.startswith(f"privacy.epsilon: up to {counts.max()} clients") for warning in found)
 
 
 @pytest.mark.parametrize(

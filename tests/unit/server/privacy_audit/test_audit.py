@@ -21,8 +21,10 @@ from fedquilt_common.experiment_file import load_experiment
 from fedquilt_common.types import Examples
 from fedquilt_common.wire.codec import write_arrays
 from fedquilt_server.privacy_audit.audit import AuditSettings, audit_run
+from fedquilt_server.privacy_audit.bound import PrivacyBound
 from fedquilt_server.privacy_audit.candidates import find_candidates
-from fedquilt_server.privacy_audit.finished_run import AuditBench
+from fedquilt_server.privacy_audit.finished_run import AuditBench, read_finished
+from fedquilt_server.privacy_audit.guarantee import find_guarantee
 from fedquilt_server.privacy_audit.report import AttackResult, AuditReport, print_report
 from fedquilt_server.privacy_audit.shadows import AuditStoppedError, ShadowPlan
 
@@ -151,6 +153,41 @@ def test_noise_of_the_coordinator_bounds_attacks_too(tmp_path: Path) -> None:
     )
     report = audit_run(folder, AuditSettings(shadows=0))
     assert (report.epsilon, report.delta) == (2.0, 0.001)
+
+
+OVERLAP = {"scheme": "per-class", "per_class": 60, "overlap": True}
+"""Each of 2 clients draws 60 of about 133 samples of a class, so some have both."""
+
+
+@pytest.mark.parametrize(
+    ("partition", "epsilon"), [(OVERLAP, 0.7), (DICE["data"]["partition"], 0.5)], ids=["overlapping", "apart"]
+)
+def test_epsilons_of_clients_with_the_same_sample_add_up(
+    partition: dict[str, Any], epsilon: float, tmp_path: Path
+) -> None:
+    settings = {**DICE, **QUICK, "data": {**DICE["data"], "partition": partition}}
+    spent = [{"client": client, "epsilon": e, "budget": 1, "delta": 1e-5} for client, e in ((0, 0.5), (1, 0.2))]
+    folder = write_finished(tmp_path / "run", None, settings, privacy=spent)
+    report = audit_run(folder, AuditSettings(shadows=0))
+    assert report.epsilon == pytest.approx(epsilon)
+    assert report.delta == pytest.approx(2e-5 if partition is OVERLAP else 1e-5)
+
+
+def test_clients_with_the_same_sample_are_a_group_for_the_coordinators_noise(tmp_path: Path) -> None:
+    central = {"epsilon": 2.0, "epsilon_known": 2.5, "budget": 3.0, "delta": 0.001, "noise": 1.0, "clip": 1.0}
+    settings = {**DICE, **QUICK, "data": {**DICE["data"], "partition": OVERLAP}}
+    folder = write_finished(tmp_path / "run", None, settings, rounds=[make_round(1, 0.5, central_privacy=central)])
+    assert audit_run(folder, AuditSettings(shadows=0)).epsilon == 4.0
+
+
+def test_the_coordinators_noise_bounds_nothing_for_own_models(tmp_path: Path) -> None:
+    central = {"epsilon": 2.0, "epsilon_known": 2.5, "budget": 3.0, "delta": 0.001, "noise": 1.0, "clip": 1.0}
+    folder = write_finished(
+        tmp_path / "run", None, {**DICE, **QUICK}, rounds=[make_round(1, 0.5, central_privacy=central)]
+    )
+    run = read_finished(folder)
+    assert find_guarantee(run, [0], own=True) is None
+    assert find_guarantee(run, [0], own=False) == PrivacyBound(2.0, 0.001)
 
 
 def test_a_central_training_is_audited_too(tmp_path: Path) -> None:

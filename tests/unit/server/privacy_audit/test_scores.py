@@ -30,6 +30,13 @@ def test_the_auc_is_that_of_scikit_learn() -> None:
     assert measure_auc(members, others) == pytest.approx(roc_auc_score(truth, np.concatenate([members, others])))
 
 
+def test_a_group_has_the_sum_of_its_members_epsilons() -> None:
+    found = PrivacyBound(0.5, 1e-5).of_group(3)
+    assert (found.epsilon, found.delta) == (1.5, pytest.approx(3 * math.e * 1e-5))
+    assert PrivacyBound(0.5, 1e-5).of_group(1) == PrivacyBound(0.5, 1e-5)
+    assert PrivacyBound(900.0, 1e-5).of_group(2).auc == 1
+
+
 def test_the_interval_holds_the_auc_and_narrows() -> None:
     wide, narrow = (measure_separation(RNG.normal(1, 1, n), RNG.normal(0, 1, n), 1) for n in (50, 2000))
     for found in (wide, narrow):
