@@ -26,7 +26,7 @@ from fedquilt_common.user_imports import resolve
 from fedquilt_common.wire import data_messages, messages
 from fedquilt_common.wire.message_base import WireMessage
 from fedquilt_common.wire.topics import ROOT, TOPIC_RULES
-from fedquilt_server.status.snapshot import StatusStore
+from fedquilt_server.status.snapshot import Snapshot, StatusStore
 from fedquilt_server.sweep.manifest import PublishedFigure, PublishedTable, SweepManifest, SweptRun
 from fedquilt_server.sweep.sweep_file import SweepFile
 from fedquilt_server.web.metrics import SnapshotCollector
@@ -364,7 +364,7 @@ def metrics_page() -> Iterator[str]:
     suffixes = {"counter": "_total", "info": "_info"}
     rows = [
         [f"`{one.name}{suffixes.get(one.type, '')}`", one.type, ", ".join(map(code, _labels(one))), one.documentation]
-        for one in SnapshotCollector(StatusStore()).collect()
+        for one in SnapshotCollector(StatusStore(Snapshot(run="r"))).collect()
     ]
     yield from table(("metric", "type", "labels", "meaning"), rows)
 

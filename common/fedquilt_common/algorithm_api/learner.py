@@ -196,6 +196,9 @@ class Learner(Protocol):
 
         Args:
             changes: fields of the experiment's ``training`` section, such as ``lr=0.001`` and ``optimiser="adam"``.
+
+        Raises:
+            ExperimentError: there is no such field, or the value is not one that the section accepts.
         """
 
     def at_round(self, round: int) -> Learner:
@@ -279,6 +282,7 @@ class Learner(Protocol):
 
         Raises:
             FedquiltError: as ``train`` does.
+            ValueError: as ``train`` does; or the schedule is empty or names a phase that is not there.
         """
 
     def evaluate(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, float]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from fedquilt_common.algorithm_api import Algorithm, declaration_of, pooling_problem, privacy_problem
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.privacy.training_keys import ALIKE, find_unprivate_keys
 
 TASKS = ("classification", "regression")
 """Learning tasks whose loss is a mean over samples, so that each sample has a gradient of its own."""
@@ -72,8 +73,7 @@ def _find_local_problems(experiment: Experiment, algorithm: Algorithm, task: str
     if task not in TASKS:
         yield f"data.set = {experiment.data.set}: the loss of {task} mixes the samples of a batch; choose another one"
     for place, training in experiment.trainings():
-        wrong = {"precision": training.precision != "fp32", "sampling": training.sampling != "shuffled"}
-        for key in (key for key, is_wrong in wrong.items() if is_wrong):
+        for key in find_unprivate_keys(training):
             value = getattr(training, key)
             where = "training" if value == getattr(experiment.training, key) else place
-            yield f"{where}.{key} = {value}: private training draws each sample alike, in fp32; remove the key"
+            yield f"{where}.{key} = {value}: {ALIKE}; remove the key"

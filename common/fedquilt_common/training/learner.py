@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from fedquilt_common.algorithm_api import BatchLoss, Loss, OutputViews, Penalty, TrainingPhase, TrainingResult
@@ -21,6 +22,7 @@ from fedquilt_common.algorithm_api.learner import deepest_exit
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.learning_tasks import LearningTask, ScoreCounts, add_counts
 from fedquilt_common.models.static_norm import StaticBatchNorm, list_statistics
+from fedquilt_common.rejections import first_problem
 from fedquilt_common.submodels.heads import Head, TwoHeads, head_names
 from fedquilt_common.tracing.building import build_on_meta, build_to_load
 from fedquilt_common.tracing.generators import use_seed
@@ -36,7 +38,7 @@ from fedquilt_common.training.module_arrays import load_arrays, to_arrays
 from fedquilt_common.training.precision import choose_arithmetic, evaluation_device, keep_kernels, widen_halves
 from fedquilt_common.training.private_phases import charge_phases, check_buffers, make_module_private, secret_seed
 from fedquilt_common.training.sgd_loop import SgdLoop, check_all_finite, trainable_parameters
-from fedquilt_common.training.training_checks import check_only
+from fedquilt_common.training.training_checks import check_only, check_schedule
 from fedquilt_common.types import Arrays, Examples, OptimiserName, Progress
 
 if TYPE_CHECKING:
@@ -93,8 +95,12 @@ class TorchLearner:
         return to_arrays(self._build(seed))
 
     def with_settings(self, **changes: Any) -> TorchLearner:
-        """Return the same learner with other fields of ``training``, such as ``lr`` and ``optimiser``."""
-        return self._with_training(self.training.model_copy(update=changes))
+        """Return the same learner with other settings; arguments and errors are those of ``Learner.with_settings``."""
+        try:
+            training = type(self.training).model_validate(self.training.model_dump() | changes)
+        except ValidationError as error:
+            raise ExperimentError(f"with_settings: {first_problem(error)}") from None
+        return self._with_training(training)
 
     def at_round(self, round: int) -> TorchLearner:
         """Return the same learner with the learning rate of a round, from 1; round 0 has that of round 1."""
@@ -181,6 +187,7 @@ class TorchLearner:
     ) -> TrainingResult:
         """Train phases epoch by epoch; shapes, result and errors are those of ``Learner.train_in_turn``."""
         started = time.perf_counter()
+        check_schedule(schedule, len(phases))
         for phase in phases:
             self._check_samples(phase.data)
             check_only(phase.only, arrays, part)

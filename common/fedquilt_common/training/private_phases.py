@@ -11,6 +11,7 @@ from torch import nn
 
 from fedquilt_common.algorithm_api import TrainingPhase
 from fedquilt_common.errors import ExperimentError
+from fedquilt_common.privacy.training_keys import ALIKE, find_unprivate_keys
 from fedquilt_common.tracing.layer_kinds import is_known
 from fedquilt_common.tracing.mixing import mixes_samples
 from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout
@@ -39,13 +40,13 @@ def charge_phases(
         arrays: the numbers from which the training starts, in the shapes of the model or of a part.
 
     Raises:
-        ExperimentError: the loss of a phase cannot be private.
+        ExperimentError: the loss of a phase cannot be private, or the training in its precision or sampling.
         PrivacyBudgetError: the training would spend more than the client's privacy budget.
     """
     plans: dict[int, PrivateSteps] = {}
     for number, phase in enumerate(phases):
         if meter is not None and not phase.public:
-            _check_phase(phase)
+            _check_phase(phase, training)
             start, samples = digest_arrays(arrays), digest_arrays({"x": phase.data.x, "y": phase.data.y})
             only = None if phase.only is None else sorted(phase.only)
             facts = [start, samples, list(schedule), training.model_dump_json(), only]
@@ -53,7 +54,11 @@ def charge_phases(
     return plans
 
 
-def _check_phase(phase: TrainingPhase) -> None:
+def _check_phase(phase: TrainingPhase, training: Training) -> None:
+    for key in find_unprivate_keys(training):
+        raise ExperimentError(
+            f"{key} = {getattr(training, key)}: {ALIKE}; the algorithm must not change it with `with_settings`"
+        )
     if phase.batch_loss is not None:
         raise ExperimentError(
             "with `privacy`, the loss must be a mean over samples, but this algorithm has a loss of whole batches "

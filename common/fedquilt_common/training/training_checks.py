@@ -1,8 +1,8 @@
-"""Checks what an algorithm gives to a training: names of parameters, and what its losses and penalties return."""
+"""Checks what an algorithm gives to a training: names of parameters, epochs, and what its losses return."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Real
 from typing import Any, Final
 
@@ -89,6 +89,23 @@ def check_penalty(value: object, function: Callable[..., Any]) -> None:
         raise ValueError(
             f"the penalty{_name(function)} returned {_describe(value)}; return a scalar tensor, such as a sum"
         )
+
+
+def check_schedule(schedule: Sequence[int], phases: int) -> None:
+    """Check the order of the epochs of a training.
+
+    Args:
+        schedule: the position of a phase for each epoch.
+        phases: the number of phases.
+
+    Raises:
+        ValueError: there is no epoch, or a position that no phase has, such as -1, whose samples nobody would charge.
+    """
+    if not schedule:
+        raise ValueError("schedule = []: a training has one epoch or more; without epochs, do not train")
+    for position in schedule:
+        if position not in range(phases):
+            raise ValueError(f"schedule has {position}: its numbers are positions in the {phases} phases, from 0")
 
 
 def _name(function: Callable[..., Any]) -> str:

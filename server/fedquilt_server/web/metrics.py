@@ -36,6 +36,13 @@ class SnapshotCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics of one snapshot, so that they are consistent."""
         snapshot = self._store.current
+        yield GaugeMetricFamily(
+            "fedquilt_broker_connected",
+            "1 if the coordinator is connected to the broker",
+            value=int(snapshot.broker_connected),
+        )
+        if not snapshot.run:  # still loading: a counter that shows 0 and then its total would seem to rise by all of it
+            return
         yield _info(snapshot)
         yield from _run_metrics(snapshot)
         yield from _latest_results(snapshot)
@@ -51,9 +58,6 @@ def _info(s: Snapshot) -> Metric:
 def _run_metrics(s: Snapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("fedquilt_round", "Current round, 0 before the first", value=s.round)
     yield GaugeMetricFamily("fedquilt_rounds", "Number of rounds of the run", value=s.rounds)
-    yield GaugeMetricFamily(
-        "fedquilt_broker_connected", "1 if the coordinator is connected to the broker", value=int(s.broker_connected)
-    )
 
 
 def _latest_results(s: Snapshot) -> Iterator[Metric]:
@@ -127,10 +131,11 @@ def _health(boards: Iterable[BoardStatus]) -> Metric:
 
 
 def _energy(boards: Iterable[BoardStatus]) -> Metric:
+    """Return the energy of the boards: a gauge, because a kill of the coordinator loses some seconds of it."""
     text = "Energy since the board connected in this run; source: sensor, meter or estimate"
-    energy = CounterMetricFamily("fedquilt_board_energy_joules", text, labels=["agent", "source"])
+    energy = GaugeMetricFamily("fedquilt_board_energy_joules", text, labels=["agent", "source"])
     for board in boards:
-        if board.joules is not None and is_number(board.joules):
+        if board.power_source and board.joules is not None and is_number(board.joules):
             energy.add_metric([board.agent, board.power_source], board.joules)
     return energy
 

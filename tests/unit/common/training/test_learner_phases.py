@@ -57,6 +57,35 @@ def test_epochs_of_a_call() -> None:
         bench.train(start, data(0, 9), seed=3, epochs=0)
 
 
+@pytest.mark.parametrize(
+    ("phases", "schedule", "text"),
+    [
+        (1, [], "one epoch or more"), (0, [], "one epoch or more"), (0, [0], "positions in the 0 phases"),
+        (1, [1], "schedule has 1: its numbers are positions in the 1 phases"), (2, [0, -1], "schedule has -1"),
+    ],
+)  # fmt: skip
+def test_a_schedule_of_phases_that_are_not_there(phases: int, schedule: list[int], text: str) -> None:
+    """With -1, the last phase would train, and a private one would not be charged."""
+    bench = learner()
+    with pytest.raises(ValueError, match=text):
+        bench.train_in_turn(bench.init(1), [TrainingPhase(data(0))] * phases, schedule, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"learning_rate": 0.1}, "with_settings: learning_rate: unknown key"),
+        ({"lr": -1}, "with_settings: lr: "),
+        ({"batch": 0}, "with_settings: batch: "),
+        ({"optimiser": "adamw"}, "with_settings: optimiser: "),
+        ({"precision": "fp8"}, "with_settings: precision: "),
+    ],
+)
+def test_settings_that_the_section_does_not_accept(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ExperimentError, match=text):
+        learner().with_settings(**changes)
+
+
 def test_one_phase_is_plain_training() -> None:
     bench = learner()
     start = bench.init(1)

@@ -318,6 +318,15 @@ def test_a_part_of_the_parameters_trains_privately() -> None:
     assert differ(found, train(meter(), only=["0.weight"]))
 
 
+@pytest.mark.parametrize("changes", [{"precision": "bf16"}, {"sampling": "balanced"}], ids=["precision", "sampling"])
+def test_settings_that_cannot_be_private_are_charged_nothing(changes: dict[str, Any]) -> None:
+    own = meter()
+    trainer = learner(own).with_settings(**changes)
+    with pytest.raises(ExperimentError, match=f"{next(iter(changes))} = .*: private training draws each sample alike"):
+        trainer.train(trainer.init(0), DATA, seed=1)
+    assert own.epsilon == 0
+
+
 def test_private_phases_take_turns() -> None:
     """Opacus allows one set of hooks for a module, so a phase has its hooks only while it trains."""
     trainer = learner(meter(passes=6))

@@ -157,18 +157,18 @@ def test_metrics(store: StatusStore, web: httpx.Client) -> None:
 def test_metrics_count_the_accepted_replies_of_every_exchange(store: StatusStore, web: httpx.Client) -> None:
     """Two finished rounds with two exchanges and 4 clients, and one reply in the third round."""
     rounds = [row(number).model_copy(update={"replies": 8}) for number in (1, 2)]
-    store.update(accepted=17, history=rounds)
+    store.update(run="r1", accepted=17, history=rounds)
     assert read_metrics(web)["fedquilt_replies_total", (("outcome", "accepted"),)] == 17
     assert web.get("/api/status").json()["accepted"] == 17
 
 
 def test_metrics_of_a_board_s_health_and_energy(store: StatusStore, web: httpx.Client) -> None:
     known = {"power": 5.5, "joules": 1200.0, "power_source": "estimate", "memory_own": 2048, "load": 1.5}
-    store.update(boards=[status("a", health="hot", restarts=3, **known), status("b", online=False)])
+    store.update(run="r1", boards=[status("a", health="hot", restarts=3, **known), status("b", online=False)])
     samples = read_metrics(web)
     agent = ("agent", "a")
     assert samples["fedquilt_board_power_watts", (agent,)] == 5.5
-    assert samples["fedquilt_board_energy_joules_total", (agent, ("source", "estimate"))] == 1200
+    assert samples["fedquilt_board_energy_joules", (agent, ("source", "estimate"))] == 1200
     assert samples["fedquilt_board_memory_own_bytes", (agent,)] == 2048
     assert samples["fedquilt_board_load", (agent,)] == 1.5
     assert samples["fedquilt_board_restarts_total", (agent,)] == 3
@@ -181,9 +181,22 @@ def test_metrics_of_a_board_s_health_and_energy(store: StatusStore, web: httpx.C
 
 
 def test_metrics_leave_out_what_is_not_known(store: StatusStore, web: httpx.Client) -> None:
-    store.update(history=[], boards=[status("b")])
+    """As the energy of a board after a restart of the coordinator, until the board says how it knows it."""
+    store.update(run="r1", history=[], boards=[status("b", joules=50.0)])
     names = {name for name, _ in read_metrics(web)}
-    assert not names & {"fedquilt_accuracy", "fedquilt_loss", "fedquilt_board_temperature_celsius"}
+    unknown = (
+        "fedquilt_accuracy",
+        "fedquilt_loss",
+        "fedquilt_board_temperature_celsius",
+        "fedquilt_board_energy_joules",
+    )
+    assert not names & set(unknown)
+
+
+def test_metrics_of_a_run_that_is_not_loaded_yet(store: StatusStore, web: httpx.Client) -> None:
+    """Totals of 0 in between would count as restarts of the counters."""
+    store.update(run="", history=[], boards=[])
+    assert read_metrics(web) == {("fedquilt_broker_connected", ()): store.current.broker_connected}
 
 
 def read_metrics(web: httpx.Client) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
