@@ -103,10 +103,12 @@ class Book:
         self._carry_out(len(self.journal), event)
 
     def _carry_out(self, place: int, event: Event, *, replaying: bool = False) -> None:
-        foreseen = self.machine.would_close(event)
+        foreseen, was_open = self.machine.would_close(event), self.machine.exchange is not None
         commands = self.machine.handle(event)
         advanced = any(isinstance(command, Checkpoint | Send) for command in commands)
+        closed = was_open and any(isinstance(command, Checkpoint) for command in commands)
         assert foreseen or not (isinstance(event, Replied) and advanced), "the driver must know it beforehand"
+        assert foreseen or not closed, "the page shows that the coordinator averages"
         while commands:
             command, *commands = commands
             match command:

@@ -19,7 +19,15 @@ from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate, mean
 from fedquilt_common.algorithm_api import Reply, Task
 from fedquilt_common.errors import PayloadError, SliceError
 from fedquilt_common.submodels.adaptivefl_pool import make_pool
-from fedquilt_common.submodels.patch_layout import MOST_PATCHES, AssembledArrays, patch_layout, patch_size, write_patch
+from fedquilt_common.submodels.patch_layout import (
+    MOST_BLOCKS,
+    MOST_PATCHES,
+    MOST_SLICES,
+    AssembledArrays,
+    patch_layout,
+    patch_size,
+    write_patch,
+)
 from fedquilt_common.submodels.selection import prefix, random_subset, window
 from fedquilt_common.submodels.slices import (
     Anatomy,
@@ -133,14 +141,54 @@ def test_too_many_pieces_become_one_patch_that_covers_all() -> None:
     groups = (Group("a", 64, 0), Group("b", 64, 1))
     net = Anatomy(groups, {"w": ArrayAnatomy((64, 64), "float32", ((A(),), (B(),)))})
     parts = [random_subset(net, 0.3, rng) for _ in range(20)]
-    patches = patch_layout(parts)
-    assert len(patches) == 1 <= MOST_PATCHES
-    assert patches[0].entries <= net.entries
-    whole = {"w": rng.standard_normal((64, 64)).astype(np.float32)}
+    (patch,) = patch_layout(parts)
+    assert len(parts) <= MOST_SLICES
+    assert patch.entries <= net.entries
+    check_rebuilt(parts)
+
+
+def check_rebuilt(parts: list[Slice]) -> None:
+    """Each client rebuilds its slice from the patches that it needs."""
+    rng, patches = np.random.default_rng(6), patch_layout(parts)
+    whole = {
+        name: rng.standard_normal(array.shape).astype(np.float32) for name, array in parts[0].anatomy.arrays.items()
+    }
     with TemporaryDirectory() as folder:
-        file = write_patch(Path(folder) / "all", whole, patches[0], "fp32").path
-        for part in parts:
-            np.testing.assert_array_equal(AssembledArrays(part, parts, [file], "fp32")["w"], cut(whole, part)["w"])
+        files = [write_patch(Path(folder) / str(n), whole, patch, "fp32").path for n, patch in enumerate(patches)]
+        for position, part in enumerate(parts):
+            own = [file for file, patch in zip(files, patches, strict=True) if position in patch.needed_by]
+            found, expected = AssembledArrays(part, parts, own, "fp32"), cut(whole, part)
+            assert found.keys() == expected.keys()
+            for name, values in expected.items():
+                np.testing.assert_array_equal(found[name], values)
+
+
+LINE = Anatomy((Group("a", 80, 0),), {name: ArrayAnatomy((80,), "float32", ((A(),),)) for name in ("w", "exit")})
+
+
+def prefixes(count: int, net: Anatomy = LINE) -> list[Slice]:
+    """Return slices with the first 1, 2 ... ``count`` of group a; none of the smaller half has the array ``exit``."""
+    sizes = range(1, count + 1)
+    none: frozenset[str] = frozenset({"exit"} & net.arrays.keys())
+    return [Slice(net, (IndexSet.prefix(80, size),), none if 2 * size <= count else frozenset()) for size in sizes]
+
+
+def test_more_slices_than_bits_become_one_patch_that_covers_all() -> None:
+    """Those beyond would get nothing. The patch has each array that any of them has."""
+    check_rebuilt(prefixes(MOST_SLICES))
+    assert len(patch_layout(prefixes(MOST_SLICES))) > 1
+    (patch,) = patch_layout(prefixes(MOST_SLICES + 1))
+    assert {block.name for block in patch.blocks} == {"w", "exit"}
+    check_rebuilt(prefixes(MOST_SLICES + 1))
+
+
+def test_few_patches_of_too_many_pieces_become_one() -> None:
+    """Nested slices need one patch each, but 11 of them cut three dimensions into 1,331 blocks."""
+    cube = Anatomy((Group("a", 80, 0),), {"w": ArrayAnatomy((80, 80, 80), "float32", ((A(),), (A(),), (A(),)))})
+    assert len(patch_layout(prefixes(10, cube))) == 10 <= MOST_PATCHES
+    assert 10**3 <= MOST_BLOCKS < 11**3
+    assert len(patch_layout(prefixes(11, cube))) == 1
+    check_rebuilt(prefixes(11, cube))
 
 
 def deep_net(depth: int = 6, size: int = 256) -> Anatomy:

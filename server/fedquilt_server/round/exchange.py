@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fedquilt_common.algorithm_api import Reply, Task
 from fedquilt_common.types import ClientId, ExchangeId
 from fedquilt_common.wire.messages import Outcome
-from fedquilt_server.round.events import CutOff, Replied, Resumed
+from fedquilt_server.round.events import CutOff, Event, Rejected, Replied, Resumed, Ticked
 from fedquilt_server.round.policy import Policy
 from fedquilt_server.round.ports import Load
 
@@ -106,10 +106,20 @@ class Exchange:
         self.declined.discard(event.client)
         self.failed.discard(event.client)
 
-    def closes_with(self, event: Replied, policy: Policy) -> bool:
-        """Whether a reply completes it if it counts."""
-        enough = self._enough(policy, self.overdue or self.is_late(event.at))
-        return self.asked(event.client) is not None and len(self.replies) + 1 >= enough
+    def closes_with(self, event: Event, policy: Policy) -> bool:
+        """Whether an event completes it: a reply if it counts, a client that declines, or the time."""
+        then, replies = self, len(self.replies)
+        match event:
+            case Replied() if self.asked(event.client) is not None:
+                replies += 1
+            case Rejected(declined=True) if event.client in self.missing:
+                then = replace(self, declined={*self.declined, event.client})
+            case Ticked():
+                pass
+            case _:
+                return False
+        enough = then._enough(policy, self.overdue or self.is_late(event.at))
+        return replies >= enough and (replies > 0 or not self.clients)
 
     @property
     def missing(self) -> list[ClientId]:

@@ -262,8 +262,7 @@ class Machine:
 
     def would_close(self, event: Event) -> bool:
         """Whether this event completes the open exchange, so that handling it includes the averaging."""
-        exchange = self.exchange
-        return exchange is not None and isinstance(event, Replied) and exchange.closes_with(event, self.policy)
+        return self.exchange is not None and self.exchange.closes_with(event, self.policy)
 
     def _refuse(self, event: Rejected) -> list[Command]:
         self._counts.outcomes[event.outcome] += 1

@@ -70,10 +70,14 @@ class Driver:
 
     def do(self, event: Event) -> list[Command]:
         """Handle, and proceed from every checkpoint; all commands that came."""
-        foreseen = self.machine.would_close(event)
+        foreseen, was_open = self.machine.would_close(event), self.machine.exchange is not None
         commands = self.machine.handle(event)
+        came = set(kinds(commands))
         if isinstance(event, Replied):  # the driver stops an evaluation before the algorithm continues
-            assert foreseen or not {"Checkpoint", "Send"} & set(kinds(commands))
+            assert foreseen or not {"Checkpoint", "Send"} & came
+        else:  # it shows that the coordinator averages
+            assert foreseen or not (was_open and "Checkpoint" in came)
+            assert not foreseen or came
         for command in commands:  # it grows meanwhile
             if isinstance(command, Checkpoint):
                 self.checkpoints.append(command)
