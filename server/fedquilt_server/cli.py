@@ -176,7 +176,12 @@ def _run_coordinator(coordinator: Coordinator, store: StatusStore, stop: StopSig
 
 
 def _end(run: ActiveRun, store: StatusStore, ending: Ending) -> None:
-    """Show and record how the run ended, as far as the disk allows."""
+    """Show and record how the run ended, as far as the disk allows.
+
+    Raises:
+        RunFolderError: the run folder was removed meanwhile.
+    """
+    run.folder.check_present()
     store.update(phase=ending.status, message=ending.reason)
     with contextlib.suppress(RunFolderError):  # the error of the run itself matters more
         run.end(ending, store.current.boards)

@@ -272,8 +272,8 @@ class Coordinator:
     def _check_health(self, now: float) -> None:
         if now >= self._health_at:
             self._health_at = now + HEALTH_SECONDS
-            self.run.history.flush()
             self.run.note_alive(now)
+            self.run.history.flush()
             self.run.result_files.write_due(self._display.boards)  # the next round may take hours
             if self._inbox.connected:
                 self._display.check_health(self._claims.silences(), self._uplink.senders, now)

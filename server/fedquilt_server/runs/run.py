@@ -254,8 +254,9 @@ class ActiveRun:
         """Commit that the coordinator runs now, at most once in ``ALIVE_SECONDS`` unless ``force`` is set.
 
         Raises:
-            RunFolderError: the disk is full or read-only.
+            RunFolderError: the disk is full or read-only, or somebody has removed the run folder.
         """
+        self.folder.check_present()  # before anything else that would make the folder anew
         if force or now >= self._alive_at + ALIVE_SECONDS:
             self._alive_at = now
             self.folder.journal.note_alive(now)

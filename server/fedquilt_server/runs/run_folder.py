@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import shutil
 from contextlib import ExitStack, closing, suppress
@@ -127,6 +128,7 @@ class RunFolder:
                 begun = _check_folder(path, self._yaml, resume=resume)  # another process may have had the lock
                 write_durably(path / EXPERIMENT, self._yaml)
             self.journal = undo.enter_context(closing(Journal(path / JOURNAL)))
+            self._journal_stat = (path / JOURNAL).stat()
             check_mark(path, path / JOURNAL, self.journal.meta("run"), self._last_round())
             if not begun:
                 self.journal.set_meta(_FRESH, "yes")
@@ -176,6 +178,20 @@ class RunFolder:
         """Record that the end is published, and delete the samples that boards have received."""
         self.journal.set_meta("closed", "yes")
         shutil.rmtree(self.samples, ignore_errors=True)
+
+    def check_present(self) -> None:
+        """Check that the journal is still the file on which this process works.
+
+        Raises:
+            RunFolderError: somebody has removed or replaced it, and with it the run.
+        """
+        path = self.path / JOURNAL
+        with suppress(OSError):
+            if os.path.samestat(path.stat(), self._journal_stat):
+                return
+        raise RunFolderError(
+            f"{path} was removed or replaced while the run went on, so the run is lost; start it again with a new --out"
+        )
 
     @property
     def samples(self) -> Path:
