@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from tests.support.data import golden_vectors
 
 from fedquilt_common.aggregation import averages
-from fedquilt_common.aggregation.averages import mean
+from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate, mean
 from fedquilt_common.algorithm_api import Reply
 from fedquilt_common.errors import PayloadError
+from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Segment, Slice
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 
 Arrays = dict[str, NDArray[Any]]
@@ -33,6 +34,10 @@ def _floats(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floa
     """Return numbers up to a million of any magnitude, one in four from ``EDGES``."""
     usual = rng.uniform(-1, 1, shape) * 10.0 ** rng.integers(-9, 7, shape)
     return np.where(rng.random(shape) < 0.25, rng.choice(EDGES, shape), usual)
+
+
+def _fixed(size: int) -> tuple[Segment, ...]:
+    return (Segment(None, size),)
 
 
 def _arrays(rng: np.random.Generator, shape: tuple[int, ...]) -> Arrays:
@@ -153,6 +158,24 @@ BAD = {
 def test_weights_that_make_no_mean(weights: list[float]) -> None:
     with pytest.raises(PayloadError, match=r"no reply to average|must not be negative, and their sum must be finite"):
         mean({i: Reply({"w": np.ones(2)}, weight) for i, weight in enumerate(weights)})
+
+
+@pytest.mark.parametrize(
+    ("second", "text"),
+    [
+        ({"a": np.ones(1)}, r"client 7: the array 'a' has the shape \(1,\) instead of \(2, 3\)"),
+        ({"a": np.ones((3, 2))}, r"client 7: the array 'a' has the shape \(3, 2\) instead of \(2, 3\)"),
+        ({"b": np.ones((2, 3))}, "client 7: the reply lacks the array 'a'"),
+    ],
+)
+def test_replies_of_other_names_or_shapes_make_no_mean(second: dict[str, Any], text: str) -> None:
+    """As flat arrays they would be added up, cut off or repeated."""
+    first, net = {"a": np.ones((2, 3))}, Anatomy((), {"a": ArrayAnatomy((2, 3), "float64", (_fixed(2), _fixed(3)))})
+    with pytest.raises(PayloadError, match=text):
+        mean({1: Reply(first, 1.0), 7: Reply(second, 1.0)})
+    updates = {client: SubModelUpdate(arrays, Slice(net, ())) for client, arrays in ((1, first), (7, second))}
+    with pytest.raises(PayloadError, match=text):
+        aggregate(first, updates)
 
 
 def test_like_says_names_and_dtype() -> None:

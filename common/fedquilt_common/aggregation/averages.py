@@ -52,18 +52,21 @@ def mean(replies: Mapping[ClientId, Reply], like: Arrays | None = None) -> dict[
 
     Args:
         replies: each with arrays of the same names and shapes.
-        like: gives names, shapes and dtypes of the result; None: those of the first client's reply.
+        like: gives names, shapes and dtypes of the result, of which replies may have more; None: those of the first
+            client's reply.
 
     Returns:
-        One array for each name. Integer arrays, such as a norm layer's step counter, are rounded to the nearest
-        integer.
+        One array for each name, computed in float64. Integer arrays, such as a norm layer's step counter, are rounded
+        to the nearest integer; it is exact up to 2**53.
 
     Raises:
-        PayloadError: there is no reply, or the weights do not sum to a positive finite number.
+        PayloadError: there is no reply, an array is missing or has another shape, or the weights do not sum to a
+            positive finite number.
     """
     _check_weights({client: reply.weight for client, reply in replies.items()})
     ordered = [replies[client] for client in sorted(replies)]
     first = like if like is not None else ordered[0].arrays
+    _check_alike({client: reply.arrays for client, reply in replies.items()}, _shapes_of(first))
     weighted = _join_shared(ordered)
     results, steps = dict[str, NDArray[Any]](), list[Filling]()
     for names in adjacent_arrays(first, [arrays for arrays, _ in weighted]):
@@ -132,9 +135,12 @@ def aggregate(model: Arrays, updates: Mapping[ClientId, SubModelUpdate]) -> dict
         New arrays in the shapes and dtypes of ``model``.
 
     Raises:
-        PayloadError: there is no update, or the weights do not sum to a positive finite number.
+        PayloadError: there is no update, an array is missing or has another shape than in its ``part``, or the weights
+            do not sum to a positive finite number.
     """
     _check_weights({client: update.weight for client, update in updates.items()})
+    for client, update in updates.items():
+        _check_arrays(client, update.arrays, update.part.shapes)
     ordered = [updates[client] for client in sorted(updates)]
     results, steps = dict[str, NDArray[Any]](), list[Filling]()
     for name in model:
@@ -149,6 +155,32 @@ def _check_weights(weights: Mapping[ClientId, float]) -> None:
         raise PayloadError("there is no reply to average")
     if not all(weight >= 0 for weight in weights.values()) or not 0 < sum(weights.values()) < math.inf:
         raise PayloadError("the replies' weights must not be negative, and their sum must be finite and not zero")
+
+
+def _check_alike(replies: Mapping[ClientId, Arrays], shapes: Shapes) -> None:
+    """Check that each reply has arrays of these names and shapes; one layout is checked once."""
+    known = None
+    for client, arrays in replies.items():
+        layout = arrays.layout if isinstance(arrays, PackedArrays) else None
+        if layout is None or layout != known:
+            _check_arrays(client, arrays, shapes)
+            known = layout
+
+
+def _check_arrays(client: ClientId, arrays: Arrays, shapes: Shapes) -> None:
+    found = _shapes_of(arrays)
+    for name, shape in shapes.items():
+        if name not in found:
+            raise PayloadError(f"client {client}: the reply lacks the array '{name}', so it cannot be averaged")
+        if found[name] != shape:
+            raise PayloadError(f"client {client}: the array '{name}' has the shape {found[name]} instead of {shape}")
+
+
+def _shapes_of(arrays: Arrays) -> Shapes:
+    """Return the shape of each array by its name; no array is read from its file."""
+    if isinstance(arrays, PackedArrays):
+        return {name: shape for name, _, shape in arrays.layout}
+    return {name: np.shape(x) for name, x in arrays.items()}
 
 
 def run_steps(steps: Sequence[Filling], results: Arrays) -> None:

@@ -11,6 +11,7 @@ import os
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -217,6 +218,9 @@ class PackedArrays(Mapping[str, NDArray[Any]]):
         numbers = self._view(kind, place.start, place.size) if place.size else np.empty(0, kind)
         return from_wire(numbers, place.dtype).reshape(place.shape)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries  # the method of Mapping would read the array
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of one array, without reading its data."""
         return self._entries[name].shape
@@ -225,7 +229,7 @@ class PackedArrays(Mapping[str, NDArray[Any]]):
         """Safetensors dtype of one array on the wire."""
         return self._entries[name].dtype
 
-    @property
+    @cached_property
     def layout(self) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
         """Name, safetensors dtype and shape of each array, in the order of their bytes."""
         return tuple((name, place.dtype, place.shape) for name, place in self._entries.items())

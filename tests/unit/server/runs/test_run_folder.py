@@ -6,7 +6,6 @@ import csv
 import hashlib
 import json
 import os
-import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -19,7 +18,6 @@ from fedquilt_common.algorithm_api import State
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.experiment.experiment import Experiment, dump_experiment
 from fedquilt_common.wire.codec import FileArrays, write_arrays
-from fedquilt_server.cli import _end
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.round.events import Checkpoint, Command, Event, Finish, Joined, Rejected, Replied
 from fedquilt_server.runs.journal import Traffic
@@ -28,7 +26,7 @@ from fedquilt_server.runs.run import ActiveRun, SavedRound
 from fedquilt_server.runs.run_folder import claim_folder, inspect_folder
 from fedquilt_server.simulate.plan import make_plan
 from fedquilt_server.status.results import Ending, Result
-from fedquilt_server.status.snapshot import BoardStatus, StatusStore
+from fedquilt_server.status.snapshot import BoardStatus
 from fedquilt_server.tools.bench import bench_experiment
 
 EXPERIMENT = bench_experiment(1, 2, 0.001, 2)
@@ -384,22 +382,3 @@ def test_a_budget_ends_a_round_without_scores_and_only_a_coordinator_that_evalua
     with opened(tmp_path, Experiment.model_validate(raw)) as run:
         (row,) = run.folder.journal.results()
         assert (row.accuracy is None) == mixed
-
-
-def test_a_folder_that_was_removed_is_not_made_anew(tmp_path: Path) -> None:
-    """A run folder without its journal would look like one that holds other files."""
-    folder = tmp_path / "run"
-    lost = "journal.sqlite was removed or replaced while the run went on, so the run is lost"
-    with opened(folder, resume=False) as run:
-        start(run)
-        run.note_alive(200.0)
-        shutil.copytree(folder, tmp_path / "copy")
-        shutil.rmtree(folder)
-        with pytest.raises(RunFolderError, match=lost):
-            run.note_alive(201.0)
-        with pytest.raises(RunFolderError, match=lost):
-            _end(run, StatusStore(), Ending(status="stopped", reason="a signal", exit_code=143))
-        assert not folder.exists()
-        (tmp_path / "copy").rename(folder)
-        with pytest.raises(RunFolderError, match=lost):
-            run.note_alive(202.0)
