@@ -12,6 +12,7 @@ import numpy as np
 
 from fedquilt_common.errors import ExperimentError, PrivacyBudgetError
 from fedquilt_common.privacy.accountant import TOLERANCE, Charge, epsilon_of, solve_noise
+from fedquilt_common.privacy.private_trainings import size_problem
 
 if TYPE_CHECKING:
     from fedquilt_common.experiment.privacy_section import Privacy
@@ -100,7 +101,8 @@ class PrivacyMeter:
             PrivacyBudgetError: it would spend more than a limit.
             PackageMissingError: Opacus is not installed.
         """
-        self._check_samples(samples, batch)
+        if problem := size_problem(samples, batch, self.budget.delta):
+            raise ExperimentError(problem)
         steps = math.ceil(samples / batch)
         rate = 1 / steps
         noise = self._choose_noise(rate, steps)
@@ -135,15 +137,3 @@ class PrivacyMeter:
         """Return what all trainings and ``more`` spend at a delta."""
         charges = {**self.spent, **self.charges, **more}
         return epsilon_of(list(charges.values()), delta, self.budget.accountant)
-
-    def _check_samples(self, samples: int, batch: int) -> None:
-        if samples < batch:
-            raise ExperimentError(
-                f"the client has fewer samples than a batch of {batch}, so that each step would use all of them; "
-                "choose a smaller training.batch, or give each client more (data.partition.min_samples)"
-            )
-        if self.budget.delta >= 1 / samples:
-            raise ExperimentError(
-                f"the client's privacy.delta = {self.budget.delta:g} allows a sample to leak whole; choose one below "
-                "1/n for its n samples"
-            )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from fedquilt_common.algorithm_api import Algorithm, declaration_of, pooling_problem, privacy_problem
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.privacy.training_keys import ALIKE, find_unprivate_keys
+from fedquilt_common.privacy.private_trainings import ALIKE, find_unprivate_keys
 
 TASKS = ("classification", "regression")
 """Learning tasks whose loss is a mean over samples, so that each sample has a gradient of its own."""

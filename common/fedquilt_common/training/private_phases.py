@@ -11,7 +11,7 @@ from torch import nn
 
 from fedquilt_common.algorithm_api import TrainingPhase
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.privacy.training_keys import ALIKE, find_unprivate_keys
+from fedquilt_common.privacy.private_trainings import ALIKE, find_unprivate_keys
 from fedquilt_common.tracing.layer_kinds import is_known
 from fedquilt_common.tracing.mixing import mixes_samples
 from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout

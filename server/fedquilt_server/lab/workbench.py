@@ -36,6 +36,7 @@ from fedquilt_common.secure_aggregation.packages import check_packages
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import Arrays, ClientId, Examples
 from fedquilt_common.user_imports import is_user_import
+from fedquilt_server.lab.private_shares import check_private_shares
 
 if TYPE_CHECKING:
     from fedquilt_common.tracing.cost import Cost
@@ -187,6 +188,7 @@ class Workbench(ExperimentTools):
             self._check_trainings()
             check_privacy(self.experiment, self.algorithm(), self.learning_task.name, self.holdout)
             self._check_private_models()
+            check_private_shares(self)
             self._check_central_privacy()
             self._check_secure_aggregation()
         if self.learns and self.experiment.data.sensor_noise is not None:

@@ -164,3 +164,20 @@ def test_each_client_has_the_budget_of_its_variant_line_or_experiment() -> None:
         (8.0, 0.001, 1.0), (4.0, 0.001, 1.0), (2.0, 0.001, 2.0), (8.0, 0.001, 2.0)
     ]  # fmt: skip
     assert Experiment.model_validate_json(experiment.model_dump_json()) == experiment
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {"training": {"batch": 400}},
+            r"privacy: client 0 \(and 3 more\): the client has fewer samples than a batch of",
+        ),
+        ({"privacy": {"epsilon": 8.0, "delta": 0.01}}, r"privacy: client 0 \(and 3 more\): .*delta = 0.01 allows"),
+    ],
+)
+def test_clients_with_too_few_samples_are_named_before_others_spend_their_budgets(
+    changes: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ExperimentError, match=text):
+        check(**changes)
