@@ -86,6 +86,8 @@ class Uploads:
         self._settled: dict[str, StoredReply] = {}
         self._delivered: dict[str, StoredReply] = {}
         self._intact: set[str] = set()
+        self._refusals: dict[int, tuple[str | None, int, bool]] = {}
+        """Why the latest reply of each client was refused for now, since which round, and whether a warning says so."""
 
     @property
     def busy(self) -> bool:
@@ -219,10 +221,23 @@ class Uploads:
             self._sending.pop(receipt.digest, None)
             self._waiting.pop(receipt.digest, None)
         else:
-            log.info("client %d, round %d: %s; offering it again", receipt.client, receipt.round, receipt.reason)
+            self._report_refusal(receipt)
             self._postpone(current)
         self.advance()
         return current.reply if receipt.final and not receipt.damaged else None
+
+    def _report_refusal(self, receipt: ReceiptMessage) -> None:
+        """Log why a reply does not count for now: once as a warning if it is so in another round, too.
+
+        The board then trains in vain, such as for a client that another board hosts.
+        """
+        reason, began, warned = self._refusals.get(receipt.client, (None, 0, False))
+        if reason != receipt.reason:
+            began, warned = receipt.round, False
+        lasts = receipt.round != began and not warned
+        self._refusals[receipt.client] = (receipt.reason, began, warned or lasts)
+        level, text = logging.WARNING if lasts else logging.INFO, "client %d, round %d: %s; offering it again"
+        log.log(level, text, receipt.client, receipt.round, receipt.reason)
 
     def forget(self, digest: str) -> None:
         """Forget that a reply is settled: if it is offered again, it is sent again."""

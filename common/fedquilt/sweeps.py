@@ -108,13 +108,14 @@ def sweep(
         vary: for each dotted key its values, such as ``{"seed": [1, 2, 3]}``; or, for a name of your own, labels and
             the keys that each one sets, such as ``{"method": {"plain": {"algorithm.name": "fedavg"}}}``.
         out: the folder of the sweep. None: ``runs/NAME``.
-        jobs: runs at once. None: one core for each training process.
+        jobs: runs at once, 1 or more. None: one core for each training process.
         progress: show the progress on standard error.
         set: new values by dotted key for every run.
         **keys: new values of top-level keys for every run, such as ``rounds=3``.
 
     Raises:
-        ExperimentError: an experiment is not valid, or nothing varies; the message lists every problem.
+        ExperimentError: an experiment is not valid, or nothing varies; the message lists every problem. Or ``jobs`` is
+            below 1.
         RunFolderError: ``out`` holds another sweep or run.
         FolderInUseError: another process sweeps in ``out``.
     """
@@ -122,7 +123,7 @@ def sweep(
     overrides = [Override(key, value, f"{key}={value!r}") for key, value in keys.items()]
     overrides += [Override(path, value, f"set={{{path!r}: {value!r}}}") for path, value in (set or {}).items()]
     plan = plan_sweep(source, overrides, None if out is None else Path(out))
-    at_once = jobs or default_jobs([run.experiment for run in plan.runs])
+    at_once = default_jobs([run.experiment for run in plan.runs]) if jobs is None else jobs
     host = RunHost(python_path=tuple(import_path()))
     return _made(plan.folder, run_sweep(plan, host, at_once, SweepProgress(enabled=progress)))
 

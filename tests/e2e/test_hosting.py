@@ -125,7 +125,7 @@ def test_a_reply_counts_once_another_agent_gives_up_its_claim(port: int, tmp_pat
             squatter.claim([])
             work.join(60)
             assert lab.status.current.phase == "finished"
-    assert lab.refusals[-1] == "agent board does not host client 0"
+    assert lab.refusals[-1] == "agent board does not host client 0, but agent squatter does"
 
 
 def test_boards_that_swap_their_clients_finish_the_run(port: int, tmp_path: Path, lab: Lab) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     [
         ("memory-lost", "memory lost", "warning"),
         ("out-of-memory", "out of memory", "warning"),
-        ("kind-of-a-later-version", "notice", "info"),
+        ("kind-of-a-later-version", "notice", "warning"),
     ],
 )
 def test_a_notice_is_an_event(kind: str, event: str, level: str, stage: Stage, undisturbed: str) -> None:

@@ -117,7 +117,7 @@ def test_an_inventory_decides_who_is_a_relay(named: dict[str, str], hall: Stage,
     told = hall.players[RELAY].receipts
     assert told
     assert {(receipt.outcome, receipt.final, receipt.reason) for receipt in told} == {
-        ("rejected", False, f"agent {RELAY} does not host client 0")
+        ("rejected", False, f"agent {RELAY} does not host client 0, but agent pi does")
     }
 
 

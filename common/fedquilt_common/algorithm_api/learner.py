@@ -216,6 +216,7 @@ class Learner(Protocol):
 
         Raises:
             ExperimentError: the model has fewer linear layers that can be its head.
+            ValueError: ``layers`` is below 1.
         """
 
     def train(
@@ -347,7 +348,8 @@ class Learner(Protocol):
             Float32 features of shape (n, inputs of the head), with the labels of ``data``.
 
         Raises:
-            FedquiltError: as ``evaluate`` does.
+            FedquiltError: as ``evaluate`` and ``head`` do.
+            ValueError: ``head_layers`` is below 1.
         """
 
     def feature_extractor(self, arrays: Arrays, head_layers: int) -> Callable[[Any], Any]:
@@ -363,6 +365,7 @@ class Learner(Protocol):
 
         Raises:
             FedquiltError: as ``features`` does for the model.
+            ValueError: ``head_layers`` is below 1.
         """
 
     def statistics(self, arrays: Arrays, data: Examples, part: Slice | None = None) -> dict[str, NDArray[Any]]:

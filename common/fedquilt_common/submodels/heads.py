@@ -64,7 +64,10 @@ def head_names(heads: Sequence[Sequence[str]], head_layers: int) -> Sequence[str
 
     Raises:
         ExperimentError: the model has fewer linear layers that can be its head.
+        ValueError: ``head_layers`` is below 1.
     """
+    if head_layers < 1:
+        raise ValueError(f"head_layers = {head_layers}: a head has 1 linear layer or more")
     if head_layers > len(heads):
         raise ExperimentError(
             f"algorithm.head_layers = {head_layers}: {_explain_heads(len(heads))}; choose fewer layers, or a deeper "

@@ -258,6 +258,7 @@ class TorchLearner:
     def features(self, arrays: Arrays, data: Examples, head_layers: int) -> Examples:
         """Return float32 features; shapes and errors are those of ``Learner.features``."""
         self._check_samples(data)
+        self.head(head_layers)  # raises if there is none
         module = self._load(arrays, 0, None)
         passes = self._passes(module, data)
         features = watch_features(module, self._find_heads(module)[head_layers - 1])
@@ -266,6 +267,7 @@ class TorchLearner:
 
     def feature_extractor(self, arrays: Arrays, head_layers: int) -> Callable[[Tensor], Tensor]:
         """Return a function of a batch's samples; shapes and errors are those of ``Learner.feature_extractor``."""
+        self.head(head_layers)  # raises if there is none
         module = self._load(arrays, 0, None)
         features = watch_features(module, self._find_heads(module)[head_layers - 1])
 

@@ -89,7 +89,10 @@ class SiteRelays:
         site = self._site_of.get(host)
         return [relay for relay in self._relays if site is not None and self.site_of(relay) == site]
 
-    def refusal(self, agent: str) -> str:
-        """Return why clients cannot count that an agent sends for."""
-        site = self.site_of(agent)
-        return f"agent {agent} does not host" if site is None else f"no board behind the site {site} hosts"
+    def refusal(self, agent: str, client: ClientId | None = None) -> str:
+        """Return why the replies of a client, or of the several of a sum, cannot count that an agent sends."""
+        site, host = self.site_of(agent), None if client is None else self._machine.host_of.get(client)
+        which = "them" if client is None else f"client {client}"
+        if site is not None:
+            return f"no board behind the site {site} hosts {which}"
+        return f"agent {agent} does not host {which}{f', but agent {host} does' if host else ''}"

@@ -217,7 +217,7 @@ class Uplink:
         if client not in self._expected:
             self.flush()  # the client may have replied, and its reply may have closed the exchange
         if not self._relays.may_send(address.agent, client):
-            raise NotTakenError("rejected", f"{self._relays.refusal(address.agent)} client {client}", final=False)
+            raise NotTakenError("rejected", self._relays.refusal(address.agent, client), final=False)
         expected = self._expected.get(client)
         if expected is None or expected.exchange != (address.round, address.exchange):
             outcome, reason = machine.judge(client, address.round, address.exchange)
@@ -250,7 +250,7 @@ class Uplink:
     def _judge_member(self, address: Address, client: ClientId) -> tuple[Outcome, str]:
         """Return why a member of a partial sum is not expected."""
         if not self._relays.may_send(address.agent, client):
-            return "rejected", f"{self._relays.refusal(address.agent)} them"
+            return "rejected", self._relays.refusal(address.agent)
         if any(reply.client == client for reply in self._arrived):
             return "duplicate", "a reply of this client has been counted"
         return self._run.machine.judge(client, address.round, address.exchange)

@@ -29,7 +29,7 @@ LEVELS: Final[dict[EventKind, EventLevel]] = {
     "out of memory": "warning",
     "too small": "warning",
     "memory lost": "warning",
-    "notice": "info",
+    "notice": "warning",
     "recovered": "info",
     "round restarted": "warning",
     "deadline": "warning",

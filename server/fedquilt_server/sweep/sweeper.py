@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from fedquilt_common.errors import FolderInUseError, RunFailedError, RunFolderError
+from fedquilt_common.errors import ExperimentError, FolderInUseError, RunFailedError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.locking import lock_folder
@@ -55,9 +55,12 @@ def run_sweep(
         Every run with its status: finished, failed, stopped, or pending if the sweep was stopped before it.
 
     Raises:
+        ExperimentError: ``jobs`` is below 1.
         RunFolderError: the folders do not fit, or cannot be written.
         FolderInUseError: another process sweeps in the folder.
     """
+    if jobs < 1:
+        raise ExperimentError(f"jobs = {jobs}: a sweep runs 1 experiment or more at once")
     first_states(plan)  # refuses a folder that does not fit before it writes into it
     with report_disk_errors(plan.folder), lock_folder(plan.folder, wait=0, name=".sweep.lock"), progress:
         return _Sweeper(plan, host, first_states(plan), progress).execute(jobs, should_stop)

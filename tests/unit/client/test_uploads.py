@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -314,6 +315,20 @@ def test_a_refusal_that_is_not_final_is_asked_about_again(bench: Bench) -> None:
     bench.missing(reply, {0, 1, 2})
     assert bench.line.take() == [0, 1, 2]
     assert bench.receipt(reply) == reply
+
+
+def test_a_refusal_that_lasts_for_rounds_is_one_warning(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """A board that trains a client of another board should be told, but not in each round."""
+    caplog.set_level(logging.INFO)
+    for number in (1, 2, 3):
+        reply = bench.reply(number=number)
+        bench.uploads.offer(reply)
+        for _ in range(2):
+            bench.receipt(reply, "rejected", final=False)
+            bench.later(LAST_PROBE_SECONDS)
+        bench.uploads.review(lambda _: False)
+    levels = [record.levelname for record in caplog.records if "offering it again" in record.getMessage()]
+    assert levels == ["INFO"] * 2 + ["WARNING"] + ["INFO"] * 3
 
 
 @pytest.mark.usefixtures("alone")

@@ -129,6 +129,18 @@ def test_where_there_are_no_features_it_is_refused() -> None:
         flat.train(flat.init(1), DATA, seed=3, batch_loss=lambda batch: batch.loss)
 
 
+@pytest.mark.parametrize(("layers", "error"), [(0, ValueError), (-1, ValueError), (9, ExperimentError)])
+def test_heads_of_no_layer_or_of_too_many(layers: int, error: type[Exception]) -> None:
+    bench = learner()
+    start = bench.init(1)
+    for use in (
+        lambda: bench.head(layers), lambda: bench.features(start, DATA, layers),
+        lambda: bench.feature_extractor(start, layers),
+    ):  # fmt: skip
+        with pytest.raises(error, match=f"head_layers = {layers}"):
+            use()
+
+
 def test_a_learner_says_how_it_trains() -> None:
     bench = learner(momentum=0.5)
     assert (bench.lr, bench.momentum, bench.optimiser) == (0.1, 0.5, "sgd")

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from tests.support.finished_folder import finishing_text
 
-from fedquilt_common.errors import FolderInUseError
+from fedquilt_common.errors import ExperimentError, FolderInUseError
 from fedquilt_common.experiment_file import parse_experiment
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.wire.broker_url import parse_broker_url
@@ -101,6 +101,14 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert ends(read_manifest(tmp_path)) == expected
     for run in made.runs:
         assert parse_experiment((run.folder / "experiment.yaml").read_text(), "x") == run.experiment
+
+
+@pytest.mark.parametrize("jobs", [0, -1])
+def test_at_least_one_run_at_a_time(jobs: int, tmp_path: Path) -> None:
+    made = plan(tmp_path, 1)
+    with pytest.raises(ExperimentError, match=f"jobs = {jobs}: a sweep runs 1 experiment or more at once"):
+        run_sweep(made, Program(), jobs, quiet())
+    assert not (made.folder / "sweep.json").exists()
 
 
 def test_a_second_start_counts_only_what_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
