@@ -230,11 +230,23 @@ def _send(connection: socket.socket, message: Mapping[str, object], *descriptors
         socket.send_fds(connection, [json.dumps(message).encode()], list(descriptors))
 
 
+def _end(listener: socket.socket, server: int, parent: int) -> None:
+    """End by SIGTERM. If the process that started this one was killed, delete its socket, and its folder if empty."""
+    if os.getpid() == server and os.getppid() != parent:
+        path = Path(listener.getsockname())
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # another server's socket is there
+            path.parent.rmdir()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def main() -> None:
     """Import the modules, and serve."""
+    listener, server, parent = socket.socket(fileno=int(sys.argv[1])), os.getpid(), os.getppid()
+    signal.signal(signal.SIGTERM, lambda *_: _end(listener, server, parent))
     return_freed_memory()
     os.close(os.pidfd_open(os.getpid()))  # fail now on a system that has none
-    listener = socket.socket(fileno=int(sys.argv[1]))
     for name in sys.argv[2:]:
         importlib.import_module(name)
     gc.collect()

@@ -286,3 +286,39 @@ def test_forks_draw_other_random_numbers(tmp_path: Path) -> None:
         assert len(set(made.out.read_text().split())) == 4
     finally:
         made.close()
+
+
+_PARENT = """
+import os, socket, subprocess, sys, time
+from fedquilt_common.process.child import die_with_parent
+listener, own = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET), os.getpid()
+listener.bind(sys.argv[1])
+listener.listen()
+command, number = sys.argv[2:], listener.fileno()
+subprocess.Popen([*command, str(number)], pass_fds=[number], preexec_fn=lambda: die_with_parent(own))
+time.sleep(600)
+"""
+
+
+def test_it_deletes_its_socket_when_its_parent_is_killed(tmp_path: Path) -> None:
+    """Nobody else would: a simulation that is killed deletes no temporary folder."""
+    (tmp_path / "both").mkdir()
+    parents = [
+        subprocess.Popen([sys.executable, "-c", _PARENT, str(tmp_path / "both" / name), *SERVER]) for name in "ab"
+    ]
+    for parent in parents:
+        family = psutil.Process(parent.pid)
+        wait_for(lambda family=family: [one for one in family.children() if handles_sigterm(one.pid)])
+    for parent, left in zip(parents, ({"b"}, None), strict=True):
+        parent.kill()
+        parent.wait()
+        wait_for(lambda left=left: names_in(tmp_path / "both") == left)
+
+
+def handles_sigterm(pid: int) -> bool:
+    (caught,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt")]
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def names_in(folder: Path) -> set[str] | None:
+    return {path.name for path in folder.iterdir()} if folder.exists() else None
