@@ -97,14 +97,15 @@ class AgentStore:
         return boot
 
     def end_run(self, run: str) -> None:
-        """Delete everything of a finished run except the private memory.
+        """Delete a finished run. If clients have private memory, that and what describes it stays.
 
         An interrupted run keeps its replies, because a resumed coordinator may ask for them.
         """
         home = self.folder / "runs" / check_name(run, "run")
         for reply in home.glob("clients/*/reply-*"):
             reply.unlink(missing_ok=True)
-        for leftover in (home / "patches", home / DRAFTS, home / SUMS):
+        has_memory = any(home.glob("clients/*/memory-*"))
+        for leftover in (home / "patches", home / DRAFTS, home / SUMS) if has_memory else (home,):
             shutil.rmtree(leftover, ignore_errors=True)
 
     def open_run(self, run: RunMessage) -> RunStore:

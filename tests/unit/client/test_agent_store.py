@@ -338,6 +338,16 @@ def test_a_run_that_is_over_leaves_private_memory_only(tmp_path: Path) -> None:
     assert memory(old, 2) == "memory 2"
 
 
+def test_a_run_that_is_over_leaves_nothing_where_no_client_has_private_memory(tmp_path: Path) -> None:
+    """A board that takes part in many runs would gather a folder of each."""
+    old = open_store(tmp_path, "run-1")
+    commit(old, 1, memory=False)
+    with closing_store(tmp_path) as agent:
+        agent.end_run("run-1")
+        assert not old.folder.exists()
+        agent.end_run("run-1")
+
+
 def test_an_interrupted_run_keeps_its_replies_for_when_it_is_resumed(tmp_path: Path) -> None:
     reply = commit(open_store(tmp_path, "run-1"), 1)
     open_store(tmp_path, "run-2")
