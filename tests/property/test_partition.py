@@ -44,6 +44,15 @@ def test_every_sample_once_and_enough_for_each(
     assert all(np.array_equal(a, b) for a, b in zip(shares, again, strict=True))
 
 
+@pytest.mark.parametrize("scheme", ["dirichlet", "dirichlet-per-class"])
+@pytest.mark.parametrize("alpha", [0.01, 0.3])
+def test_who_gives_samples_keeps_enough(scheme: str, alpha: float) -> None:
+    """There are just enough samples, so the clients that give some soon have hardly more than the others need."""
+    for seed in range(20):
+        shares = partition(np.arange(160) % 5, 8, scheme, alpha, 20, seed)
+        assert [len(share) for share in shares] == [20] * 8
+
+
 @given(st.integers(1, 500), st.data(), seeds)
 def test_uniform_sizes_differ_by_one_at_most(n: int, data: st.DataObject, seed: int) -> None:
     clients = data.draw(st.integers(1, n))
@@ -129,8 +138,8 @@ def test_seeds_give_different_shares() -> None:
         assert not all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def fingerprint(scheme: str, alpha: float = 0.3) -> str:
-    shares = partition(np.arange(1000) % 7, 8, scheme, alpha, 10, seed=7)
+def fingerprint(scheme: str, alpha: float = 0.3, least: int = 10) -> str:
+    shares = partition(np.arange(1000) % 7, 8, scheme, alpha, least, seed=7)
     return hashlib.sha256(b"".join(share.astype("<i8").tobytes() + b"|" for share in shares)).hexdigest()[:16]
 
 
@@ -140,6 +149,10 @@ def test_the_same_shares_on_every_machine_and_version() -> None:
     assert fingerprint("dirichlet-per-class") == "da1810d897aeb703"
     assert (fingerprint("dirichlet", 0.01), fingerprint("dirichlet-per-class", 0.01)) == (
         "13bb878594e9347d", "9bdb99593a73e0ff",
+    )  # fmt: skip
+    # with clients that are topped up
+    assert (fingerprint("dirichlet", least=100), fingerprint("dirichlet-per-class", least=100)) == (
+        "2cc004ac46f39ce6", "72a60644f47ba78f",
     )  # fmt: skip
 
 

@@ -91,3 +91,9 @@ def test_the_clipping_norm_moves_by_a_bounded_factor() -> None:
     assert next_clip(1.0, [2.0] * 4, 4, 0.0, rng, 0.5, 0.2) == pytest.approx(math.exp(0.2 * 0.5))
     assert next_clip(1.0, [0.5] * 4, 4, 0.0, rng, 0.5, 0.2) == pytest.approx(math.exp(-0.2 * 0.5))
     assert next_clip(1.0, [], 4, 0.0, rng, 0.5, 0.2) == 1.0
+
+
+def test_no_noise_moves_the_clipping_norm_further() -> None:
+    rng, norms = np.random.default_rng(0), [0.5, 2.0]
+    clips = {round(next_clip(1.0, norms, 2, 1000.0, rng, quantile=0.3, rate=0.2), 9) for _ in range(50)}
+    assert (min(clips), max(clips)) == pytest.approx((math.exp(-0.2 * 0.7), math.exp(0.2 * 0.3)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from fedquilt_common.datasets.shares import (
     holdout_of,
     select_own_labels,
     shares,
+    split_samples,
     take_labels,
     take_samples,
 )
@@ -67,6 +68,16 @@ def test_three_quarters_as_in_the_thesis() -> None:
     cut = shares(experiment(1, mixed=True), DATA, 0.25)
     assert (len(cut[0].train), len(cut[0].test)) == (105, 35)
     assert not set(cut[0].test) & set(cut[0].train)
+
+
+@pytest.mark.parametrize(("holdout", "count", "tested"), [(0.56, 25, 14), (0.34, 50, 17), (0.8, 40, 32)])
+def test_binary_fractions_move_no_sample_to_the_test(holdout: float, count: int, tested: int) -> None:
+    """The number 1 - 0.56 is slightly less than 0.44, so that 25 times it is less than 11."""
+    shard = split_samples(examples(count), holdout, 3, 0)
+    assert (len(shard.train), len(shard.test)) == (count - tested, tested)
+    all_of_them = {"scheme": "per-class", "per_class": count // 5, "overlap": True}
+    (cut,) = shares(experiment(1, partition=all_of_them), replace(DATA, train=examples(count)), holdout)
+    assert len(cut.test) == tested
 
 
 def test_a_client_with_one_sample_trains_on_it() -> None:

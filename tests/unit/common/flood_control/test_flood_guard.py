@@ -157,6 +157,15 @@ def test_names_without_end_do_not_fill_the_memory() -> None:
     assert guard.is_muted("noisy")
 
 
+def test_many_names_empty_no_bucket_while_other_agents_are_calm() -> None:
+    guard = FloodGuard(clients=4, chunk=CHUNK)
+    more_than_half = guard.room("pi") / 2 + 1
+    assert guard.charge("pi", more_than_half, 0.0) is None
+    guard.open((f"name-{number}" for number in range(MOST_ACCOUNTS)), 0.0)
+    assert len(guard._accounts) < MOST_ACCOUNTS  # the guard has forgotten some
+    assert guard.charge("pi", more_than_half, 0.0) == Mute("pi", FIRST_MUTE)
+
+
 def test_a_new_size_empties_the_buckets_and_ends_no_mute() -> None:
     guard = FloodGuard(clients=4, chunk=CHUNK)
     flood(guard)

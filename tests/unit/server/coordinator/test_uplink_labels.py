@@ -88,13 +88,26 @@ def send_chunks(
     blob: Blob,
     chunk: int = 1 << 20,
     spoil: Callable[[ChunkHeader], ChunkHeader] = lambda header: header,
+    first: int = 0,
+    most: int | None = None,
 ) -> None:
+    """Send chunks of at most ``chunk`` bytes, from the number ``first`` on, at most ``most``."""
     with blob.path.open("rb") as file:
-        for one in blob.headers(chunk):
+        for one in blob.headers(chunk, first, most):
             topic = Topics("lab").reply_chunk("pi", 0, 1, 0, one.index)
             payload = read_chunk(file.fileno(), one, blob.head)
             message = MqttMessage(topic, payload, spoil(one).encode(), False, lambda: None)
             uplink.take(Topics("lab").parse(topic), message)
+
+
+def write_reply(
+    path: Path, arrays: Mapping[str, Any] = GOOD, accuracy: float = 0.5, public: str | None = PUBLIC
+) -> Blob:
+    header = ReplyHeader(
+        run="run", round=1, exchange=0, client=0, task=MESSAGE.fingerprint(MESSAGE.tasks[0], 0), weight=1.0,
+        metrics={"accuracy": accuracy}, public=public,
+    )  # fmt: skip
+    return write_arrays(path, arrays, "fp32", {REPLY_KEY: header.model_dump_json()}, labels=True)
 
 
 def send(
@@ -112,11 +125,7 @@ def send(
     Args:
         after: called with the coordinator's store and an accepted reply.
     """
-    header = ReplyHeader(
-        run="run", round=1, exchange=0, client=0, task=MESSAGE.fingerprint(MESSAGE.tasks[0], 0), weight=1.0,
-        metrics={"accuracy": accuracy}, public=public,
-    )  # fmt: skip
-    blob = write_arrays(folder / "reply", arrays, "fp32", {REPLY_KEY: header.model_dump_json()}, labels=True)
+    blob = write_reply(folder / "reply", arrays, accuracy, public)
     events: list[Event] = []
     uplink = open_uplink(folder, task, events.append)
     send_chunks(uplink, blob, chunk, spoil)

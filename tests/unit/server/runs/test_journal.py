@@ -94,6 +94,11 @@ def test_traffic_is_the_highest_that_was_committed(journal: Journal, path: Path)
     journal.append(Ticked(2), Traffic(160, 30))
     with closing(Journal(path)) as other:
         assert other.traffic() == Traffic(160, 30)
+    journal.note_traffic(Traffic(170, 40))  # of samples: no event follows for a while
+    with closing(Journal(path)) as other:
+        assert other.traffic() == Traffic(170, 40)
+    journal.append(Ticked(3), Traffic(180, 50))
+    assert journal.traffic() == Traffic(180, 50)
 
 
 def test_words_are_kept_and_can_be_looked_at_from_outside(journal: Journal, path: Path) -> None:
