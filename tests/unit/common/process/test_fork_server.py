@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -307,17 +308,26 @@ def test_it_deletes_its_socket_when_its_parent_is_killed(tmp_path: Path) -> None
         subprocess.Popen([sys.executable, "-c", _PARENT, str(tmp_path / "both" / name), *SERVER]) for name in "ab"
     ]
     for parent in parents:
-        family = psutil.Process(parent.pid)
-        wait_for(lambda family=family: [one for one in family.children() if handles_sigterm(one.pid)])
+        wait_for(partial(has_ready_child, psutil.Process(parent.pid)))
     for parent, left in zip(parents, ({"b"}, None), strict=True):
         parent.kill()
         parent.wait()
-        wait_for(lambda left=left: names_in(tmp_path / "both") == left)
+        wait_for(partial(holds, tmp_path / "both", left))
 
 
-def handles_sigterm(pid: int) -> bool:
-    (caught,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt")]
-    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+def has_ready_child(parent: psutil.Process) -> bool:
+    """Whether a process has a child that handles SIGTERM."""
+    for child in parent.children():
+        lines = Path(f"/proc/{child.pid}/status").read_text().splitlines()
+        (caught,) = [int(line.split()[1], 16) for line in lines if line.startswith("SigCgt")]
+        if caught >> (signal.SIGTERM - 1) & 1:
+            return True
+    return False
+
+
+def holds(folder: Path, names: set[str] | None) -> bool:
+    """Whether a folder holds these files; None: whether there is none."""
+    return names_in(folder) == names
 
 
 def names_in(folder: Path) -> set[str] | None:
