@@ -90,7 +90,9 @@ def _read_once(source: str, form: DatasetForm, _state: tuple[int, int]) -> Examp
 def _check(own: _OwnArrays, form: DatasetForm, source: str) -> Examples:
     if not own.x.ndim or not own.y.ndim:
         raise DataUnavailableError(f"{source}: x or y is a single value; make them arrays with one row for each sample")
-    if len(own.x) != len(own.y) or not len(own.x):
+    if not len(own.x) and not len(own.y):
+        raise DataUnavailableError(f"{source}: holds no samples; give the client at least one")
+    if len(own.x) != len(own.y):
         raise DataUnavailableError(
             f"{source}: has {len(own.x)} samples and {len(own.y)} labels; each sample needs one label"
         )

@@ -50,5 +50,5 @@ def _advise(name: str | None, folder: Path) -> str:
     elif name == "EISDIR":
         advice = "A folder is in the place of a file: move it away"
     elif name in ("ENOENT", "ENOTDIR"):
-        advice = f"Check the path: {folder} must be a folder that exists, and nothing may remove it during the run"
+        return f"Choose a folder that exists or can be made. If {folder} was removed during a run, this run is lost"
     return f"{advice}, then {RESUME}"

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedquilt_common.algorithm_api import Learner
 from fedquilt_common.datasets.parts import Split
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
@@ -67,7 +68,7 @@ def measure_confusions(experiment: Experiment, model: Arrays, split: Split) -> N
 
     Args:
         experiment: names the data set and the model.
-        model: the model's parameters and buffers.
+        model: parameters and buffers of the experiment's model, or of a variant's.
         split: which samples.
 
     Raises:
@@ -77,8 +78,15 @@ def measure_confusions(experiment: Experiment, model: Arrays, split: Split) -> N
     bench = Workbench(experiment)
     check_classes(bench)
     samples = bench.dataset.train if split == "train" else bench.dataset.test
-    given = bench.learner.predict(model, samples)[-1].argmax(axis=1)
+    given = _find_learner(bench, model).predict(model, samples)[-1].argmax(axis=1)
     return count_confusions(samples.y, given, bench.dataset.classes)
+
+
+def _find_learner(bench: Workbench, model: Arrays) -> Learner:
+    """Return the learner of the model with these arrays: FedDF's global model is that of the first variant."""
+    shapes = {name: x.shape for name, x in model.items()}
+    fitting = (one for one in bench.prototypes if {name: x.shape for name, x in one.init(0).items()} == shapes)
+    return next(fitting, bench.learner)
 
 
 def check_classes(bench: Workbench) -> None:

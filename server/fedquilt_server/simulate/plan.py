@@ -132,7 +132,7 @@ def make_plan(
 
     Raises:
         RunFolderError: the folder holds a finished run, a run of another experiment, or other files.
-        ExperimentError: the agents need samples of their own.
+        ExperimentError: the agents need samples of their own, or the URL is not valid.
         PortInUseError: another program uses the port.
         PageAddressError: this machine cannot listen on the port.
     """
@@ -141,6 +141,8 @@ def make_plan(
             "data.delivery = own: the agents that `simulate` starts have no samples of their own; run `fedquilt "
             "coordinator`, and `fedquilt agent --data CLIENT=FILE` on each board"
         )
+    if broker is not None:
+        parse_broker_url(broker)  # refuses one that is not valid before the folder is made
     check_foreign_files(folder)
     before, yaml = inspect_folder(folder), dump_experiment(experiment)
     if before.experiment is not None and before.experiment != yaml:

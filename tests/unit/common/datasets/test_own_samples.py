@@ -101,6 +101,7 @@ def test_a_wrong_table_is_named(tmp_path: Path, text: str, reason: str) -> None:
     [
         (X.reshape(3, 1, 2), Y, r"float32 of shape \[1, 2\], but those of the experiment are float32 of shape \[2\]"),
         (X, Y[:2], "has 3 samples and 2 labels"),
+        (X[:0], Y[:0], "a.npz: holds no samples; give the client at least one"),
         (X.astype(str), Y, "x holds <U32, not numbers"),
         (np.where(X == 6, np.inf, X), Y, "a.npz, sample 3: a value of x is not finite"),
         (np.where(X == 6, 1e39, X), Y, "a.npz, sample 3: a value of x is too large or too small for float32"),

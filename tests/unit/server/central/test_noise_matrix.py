@@ -14,7 +14,9 @@ from tests.support.recorded_runs import write_run
 from fedquilt_common.cli import run as fedquilt
 from fedquilt_common.datasets.label_noise import transition_weights
 from fedquilt_common.experiment.data_section import LabelNoise
-from fedquilt_server.central.noise_matrix import count_confusions, write_matrix
+from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_server.central.noise_matrix import count_confusions, measure_confusions, write_matrix
+from fedquilt_server.lab.workbench import Workbench
 
 EXPERIMENT = {
     "name": "small", "rounds": 2, "data": {"set": "digits", "clients": 4, "label_noise": {"ratio": 0.5}},
@@ -58,6 +60,15 @@ def test_an_experiment_and_its_run_give_the_same_matrix(tmp_path: Path) -> None:
     assert (tmp_path / "again.csv").read_text() == (tmp_path / "q.csv").read_text()
     known = json.loads(command(trained, "--out", "train.csv", "--split", "train", "--json", where=tmp_path))
     assert known["samples"] == 1433
+
+
+def test_the_global_model_may_be_that_of_a_variant() -> None:
+    """As that of FedDF, whose boards train models of several kinds."""
+    variants = [{"model": {"name": "mlp", "hidden": hidden}} for hidden in ([16], [8, 8])]
+    raw = {**EXPERIMENT, "algorithm": {"name": "feddf"}, "fleet": [{"clients": 4, "variants": variants}]}
+    experiment = Experiment.model_validate({**raw, "model": {"name": "mlp", "hidden": [32, 32]}})
+    for learner in Workbench(experiment).prototypes:
+        assert measure_confusions(experiment, learner.init(1), "test").samples == 364
 
 
 def test_a_run_of_another_version_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
