@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from tree_model import PARTS, SITE_RELAY, Cost, Fit, Line, Load, load_of
 
+from fedquilt_common.flood_control.limits import MOST_AGENTS
 from fedquilt_common.wire.message_base import MAX_CLIENTS
 from fedquilt_common.wire.messages import MOST_MEMBERS
 from fedquilt_common.wire.parsing import MAX_MESSAGE
-from fedquilt_server.coordinator.claims import MOST_AGENTS
 
 PACKET_BYTES: Final = 2_000_000
 """Largest packet that Mosquitto 2.1 accepts unless it is configured otherwise."""

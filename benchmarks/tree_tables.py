@@ -12,11 +12,11 @@ from resume import read_lines
 from tree_model import Cost, Fit, Line, MemoryFit, fit_all, fit_memory
 from tree_predict import PACKET_BYTES, Federation, costs_of_trained, exceeded_limits, predict, predict_case, total
 
+from fedquilt_common.flood_control.limits import MOST_AGENTS
 from fedquilt_common.wire.message_base import MAX_CLIENTS
 from fedquilt_common.wire.messages import MOST_MEMBERS
 from fedquilt_common.wire.number_ranges import NUMBERS
 from fedquilt_common.wire.parsing import MAX_MESSAGE
-from fedquilt_server.coordinator.claims import MOST_AGENTS
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results"

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from fedquilt_client.records import StoredReply
 from fedquilt_client.site_boards import SiteBoards
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.flood_control.admission import Admission
 from fedquilt_common.flood_control.flood_guard import chunk_units, reply_units
+from fedquilt_common.flood_control.limits import REFUSED_KEPT
 from fedquilt_common.flood_control.reply_costs import ReplyCosts
 from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Address
-
-REFUSED_KEPT: Final = 10_000
-"""Limit of refused transfers that are remembered: each is charged once."""
 
 
 class BoardCosts:

@@ -8,16 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from fedquilt_client.tasks import TaskId
 from fedquilt_common.errors import PayloadError
+from fedquilt_common.flood_control.limits import MOST_AGENTS, MOST_CLAIMS
 from fedquilt_common.wire.messages import AgentPresence
-
-MOST_BOARDS: Final = 10_000
-"""Boards that a relay serves at most."""
-MOST_CLAIMS: Final = 1_000_000
-"""Clients that all boards may claim together."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +113,9 @@ class SiteBoards:
 
     def _check_room(self, board: str, claimed: int) -> None:
         others = [known for name, known in self._boards.items() if name != board]
-        if len(others) >= MOST_BOARDS or claimed + sum(len(known.clients) for known in others) > MOST_CLAIMS:
+        if len(others) >= MOST_AGENTS or claimed + sum(len(known.clients) for known in others) > MOST_CLAIMS:
             raise PayloadError(
-                f"the site {self._site} has more than {MOST_BOARDS} boards or {MOST_CLAIMS} clients: start fewer agents"
+                f"the site {self._site} has more than {MOST_AGENTS} boards or {MOST_CLAIMS} clients: start fewer agents"
             )
 
     def _is_free(self, client: int, board: str) -> bool:

@@ -16,11 +16,10 @@ from fedquilt_client.records import StoredReply, name_reply
 from fedquilt_client.store import DRAFTS, Drafts, RunStore
 from fedquilt_client.tasks import OpenTask, TaskId
 from fedquilt_common.errors import DamagedTransferError, FedquiltError
+from fedquilt_common.flood_control.limits import TRANSFERS_PER_CLIENT
 from fedquilt_common.wire.chunks import Assembly, Blob, ChunkHeader, check_size, check_steps, read_whole
 from fedquilt_common.wire.topics import Address
 
-TRANSFERS_PER_CLIENT: Final = 3
-"""Limit of a client's unfinished replies; one more replaces the oldest."""
 LARGEST_SHARE: Final = 16
 """How many times the patches of its task a reply may be large."""
 LARGEST_REST: Final = 64 * 1024 * 1024

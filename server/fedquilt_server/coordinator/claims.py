@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from fedquilt_common.errors import ProtocolError
+from fedquilt_common.flood_control.limits import MOST_AGENTS, MOST_CLAIMS
 from fedquilt_common.plurals import plural
 from fedquilt_common.types import Assignments, ClientId, Profile
 from fedquilt_common.wire.messages import AgentPresence
@@ -28,10 +29,6 @@ SILENCE_SECONDS: Final = 90.0
 """An agent without any message for this time is handled as gone; agents of earlier versions pause for 30 s."""
 LONGEST_STEP: Final = 1.0
 """Longest pause between two looks at the inbox that counts as silence of the agents."""
-MOST_AGENTS: Final = 10_000
-"""Most agents that may be connected at a time."""
-MOST_CLAIMS: Final = 1_000_000
-"""Most clients that all agents may claim together."""
 _CHECK_SECONDS: Final = 1.0
 _SHOWN: Final = 8
 """Clients that a reason lists."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from fedquilt_common.flood_control.limits import MOST_AGENTS
 from fedquilt_common.wire.messages import AgentPresence, ProfileMessage
 
 log = logging.getLogger(__name__)
@@ -15,7 +16,6 @@ SETTLE_SECONDS: Final = 10.0
 """Messages that arrive later than this after a replacement were sent after it."""
 COPY_RETURNS: Final = 2
 """This many returns to an earlier start show that two processes use copies of one state folder."""
-_MOST_AGENTS: Final = 10_000
 _MOST_FORMER: Final = 4
 _NAMELESS: Final = ProfileMessage()
 _UNNAMED: Final = "a machine that does not report its name"
@@ -51,7 +51,7 @@ class SameId:
         presence = presence.model_copy(update={"clients": []})
         found = self._ids.get(presence.agent)
         if found is None:
-            if len(self._ids) < _MOST_AGENTS:
+            if len(self._ids) < MOST_AGENTS:
                 self._ids[presence.agent] = _Id(presence)
             return
         before, found.presence = found.presence, presence

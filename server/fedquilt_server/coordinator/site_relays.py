@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from fedquilt_common.flood_control.limits import MOST_AGENTS
 from fedquilt_common.types import Assignments, ClientId
 from fedquilt_common.wire.messages import AgentPresence
-from fedquilt_server.coordinator.claims import MOST_AGENTS
 from fedquilt_server.round.machine import Machine
 
 

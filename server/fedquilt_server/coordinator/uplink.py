@@ -16,6 +16,7 @@ from typing import Final
 from fedquilt_common.errors import DamagedTransferError, ProtocolError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.flood_control.flood_guard import UNIT_SECONDS
+from fedquilt_common.flood_control.limits import REFUSED_KEPT, TRANSFERS_PER_CLIENT
 from fedquilt_common.partial_sums.members import SumMember
 from fedquilt_common.partial_sums.partial_sum import PartialSum
 from fedquilt_common.types import ClientId, ExchangeId
@@ -35,10 +36,6 @@ from fedquilt_server.runs import clock
 from fedquilt_server.runs.reply_files import reply_name
 from fedquilt_server.runs.run import ActiveRun
 
-TRANSFERS_PER_CLIENT: Final = 3
-"""Limit of a client's unfinished replies; one more replaces the one whose last chunk is oldest."""
-REFUSED_KEPT: Final = 10_000
-"""Limit of refused transfers that are remembered."""
 _PAUSE: Final = 0.005
 """Seconds to wait for another message while the disk writes."""
 TransferId = tuple[str, ClientId, str]

@@ -67,7 +67,7 @@ def test_the_configuration_decides_whose_clients_are_whose() -> None:
 
 
 def test_a_flood_of_boards_is_refused(boards: SiteBoards, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site_boards, "MOST_BOARDS", 2)
+    monkeypatch.setattr(site_boards, "MOST_AGENTS", 2)
     monkeypatch.setattr(site_boards, "MOST_CLAIMS", 4)
     boards.take(here("a", 0, 1))
     with pytest.raises(PayloadError, match="more than 2 boards or 4 clients"):

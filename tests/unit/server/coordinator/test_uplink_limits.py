@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from tests.unit.server.coordinator.test_uplink_labels import TASK, open_uplink, send_chunks, write_reply
 
+from fedquilt_common.flood_control.limits import TRANSFERS_PER_CLIENT
 from fedquilt_server.coordinator import uplink as module
-from fedquilt_server.coordinator.uplink import TRANSFERS_PER_CLIENT
 from fedquilt_server.round.events import Event, Rejected, Replied
 
 
