@@ -300,8 +300,9 @@ def test_a_client_shares_no_secret_that_too_few_could_join(members: int, thresho
         boards[0].answer(Task(SHARES, arrays, {".attempt": "1.5 0", ".threshold": threshold}))
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30, 6e7, -6e7])
 def test_numbers_that_no_mask_can_hide_are_refused(value: float) -> None:
+    """Four clients with 6e7 and a weight of 10 each have a sum above 2 ** 31, where fixed point overflows."""
     with pytest.raises(PayloadError, match=r"lower training\.lr"):
         to_fixed("w", np.array([0.5, value]), 10.0, 4)
 
