@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from tests.support.tables import each
 
 from fedquilt_common.aggregation.client_evaluation import (
     EVALUATE,
+    GLOBAL,
     NO_COUNTS,
     PERSONAL,
     client_scores,
@@ -21,7 +23,7 @@ from fedquilt_common.aggregation.client_evaluation import (
     pool_scores,
 )
 from fedquilt_common.algorithm_api import Reply, State
-from fedquilt_common.learning_tasks import Classification, LearningTask, Regression
+from fedquilt_common.learning_tasks import Classification, LearningTask, Regression, ScoreCounts
 from fedquilt_common.types import Examples
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 
@@ -98,9 +100,36 @@ def test_no_bits_of_a_client_make_an_impossible_score(task: LearningTask, data: 
         assert metric.low <= scores.get(metric.name, metric.low) <= metric.high, metric.name
 
 
+class Sums(Regression):
+    """A learning task whose scores are the sums of the counts, the main one that of the samples."""
+
+    def scores(self, counts: ScoreCounts) -> dict[str, float]:
+        return {name: float(count.sum()) for name, count in counts.items()} | {"r2": float(counts["samples"])}
+
+
+@each([1e308, -1e308, np.inf, -np.inf, np.nan])
+def test_the_sums_of_any_counts_are_finite(value: float) -> None:
+    counts = {name: np.full(shape, value) for name, shape in Sums().count_shapes.items()}
+    found = pool_scores({client: evaluation_reply(3, counts) for client in range(3)}, Sums(), GLOBAL)
+    assert counts.keys() < found.keys()
+    assert np.isfinite(list(found.values())).all()
+
+
 def test_each_client_has_a_score_of_its_own_model() -> None:
     replies = {3: classified([0, 1], [0, 0], [0, 1]), 0: classified([0, 1], [0, 1], [1, 1]), 1: NO_COUNTS}
     assert client_scores(replies, TWO) == {"0": 0.5, "3": 1.0}
+
+
+def test_a_score_that_is_not_finite_is_left_out() -> None:
+    class Diverging(Regression):
+        """A learning task whose score is not finite for models 0 and 1; the built-in tasks have limits."""
+
+        def scores(self, counts: ScoreCounts) -> dict[str, float]:
+            return {"r2": (np.nan, np.inf, 0.5)[int(counts["samples"])]}
+
+    zeros = {name: np.zeros(shape) for name, shape in Diverging().count_shapes.items()}
+    replies = {client: evaluation_reply(2, None, {**zeros, "samples": np.array(float(client))}) for client in range(3)}
+    assert client_scores(replies, Diverging()) == {"2": 0.5}
 
 
 def test_personal_models_alone_have_all_scores_under_their_own_name() -> None:

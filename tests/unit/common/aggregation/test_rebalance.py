@@ -1,4 +1,4 @@
-"""FedReb's rebalanced data set: what an augmentation receives, and on which scale its copies are."""
+"""FedReb's rebalanced data set: what is copied, what an augmentation receives, and on which scale its copies are."""
 
 from __future__ import annotations
 
@@ -33,3 +33,11 @@ def test_an_augmentation_changes_samples_before_they_are_normalised() -> None:
     np.testing.assert_array_equal(made.examples.x[:4], np.asarray(data.x))
     np.testing.assert_array_equal(made.examples.x[4:], np.broadcast_to(BLACK, (2, 2, 3, 3)))
     assert made.examples.y.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_all_samples_of_a_class_are_copied_equally_often() -> None:
+    """23 copies of 5 samples, 25 of 3."""
+    numbers, classes = np.arange(8, dtype=np.float32), np.array([0] * 5 + [1] * 3)
+    made = rebalance_examples(Examples(numbers, classes), 28, lambda x, rng: x, np.random.default_rng(0))
+    copies = np.bincount(made.examples.x[made.effective :].astype(int))
+    assert [sorted(copies[:5]), sorted(copies[5:])] == [[4, 4, 5, 5, 5], [8, 8, 9]]

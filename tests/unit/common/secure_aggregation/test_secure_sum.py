@@ -22,7 +22,7 @@ from fedquilt_common.secure_aggregation.fixed_point import FRACTION_BITS, from_f
 from fedquilt_common.secure_aggregation.keys import join_shares, new_secret, split_secret
 from fedquilt_common.secure_aggregation.masks import MaskStream, add_masks
 from fedquilt_common.secure_aggregation.server_half import SecureRounds, _mean, sum_replies
-from fedquilt_common.secure_aggregation.tasks import KEYS, SHARES, UNMASK, WEIGHT
+from fedquilt_common.secure_aggregation.tasks import KEYS, MASKED_WITH, SHARES, UNMASK, WEIGHT
 
 pytest.importorskip("Crypto", reason="needs the extra secure")
 TASK = Task("train", {"weight": np.zeros((3, 5), np.float32), "steps": np.zeros((), np.int64)}, {"lr": 0.1})
@@ -232,14 +232,34 @@ def test_a_negative_sum_of_weights_is_named() -> None:
         _mean(total, TASK)
 
 
-def masked_board() -> tuple[Board, Mapping[int, Task]]:
-    """Return board 0 of five after it has sent its masked reply, and the tasks that unmask."""
+def board_after(exchanges: int) -> tuple[Board, Mapping[int, Task]]:
+    """Return board 0 of five in a sum that needs four, after its first replies, and the tasks that follow."""
     boards = {client: Board(client) for client in range(5)}
     steps = sum_replies(dict.fromkeys(boards, TASK), 4, "1.5 0")
     tasks = next(steps)
-    for _ in range(3):
+    for _ in range(exchanges):
         tasks = steps.send({client: boards[client].answer(task) for client, task in tasks.items()})
     return boards[0], tasks
+
+
+def masked_board() -> tuple[Board, Mapping[int, Task]]:
+    """Return board 0 of five after it has sent its masked reply, and the tasks that unmask."""
+    return board_after(3)
+
+
+@pytest.mark.parametrize(
+    ("peers", "what"),
+    [
+        ("0", "nobody else"), ("0,1,2", "too few"), ("0,0,1,2", "too few, one twice"), ("1,2,3,4", "without itself"),
+        ("0,1,2,3,9", "a stranger"),
+    ],
+)  # fmt: skip
+def test_a_client_masks_with_no_small_or_foreign_group(peers: str, what: str) -> None:
+    """Without masks of pairs its own mask alone hides its reply, and the others send their shares of that mask."""
+    board, tasks = board_after(2)
+    with pytest.raises(PayloadError, match="too few of"):
+        board.answer(replace(tasks[0], scalars={**tasks[0].scalars, MASKED_WITH: peers}))
+    assert board.answer(tasks[0]).arrays.keys() == {"weight", "steps", WEIGHT}
 
 
 @pytest.mark.parametrize(
@@ -280,8 +300,9 @@ def test_a_client_shares_no_secret_that_too_few_could_join(members: int, thresho
         boards[0].answer(Task(SHARES, arrays, {".attempt": "1.5 0", ".threshold": threshold}))
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30, 6e7, -6e7])
 def test_numbers_that_no_mask_can_hide_are_refused(value: float) -> None:
+    """Four clients with 6e7 and a weight of 10 each have a sum above 2 ** 31, where fixed point overflows."""
     with pytest.raises(PayloadError, match=r"lower training\.lr"):
         to_fixed("w", np.array([0.5, value]), 10.0, 4)
 
