@@ -160,7 +160,9 @@ COMMON = {
     "algorithm_api": "error_messages errors learning_tasks submodels types user_imports wire",
     "models": "errors types user_imports",
     "tracing": "errors experiment models plurals privacy seeds submodels user_imports",
-    "training": "algorithm_api augment errors experiment learning_tasks models privacy seeds submodels tracing types",
+    "training": (
+        "algorithm_api augment errors experiment learning_tasks models privacy rejections seeds submodels tracing types"
+    ),
     "aggregation": "algorithm_api errors learning_tasks process stored_samples submodels types wire",
     "datasets": (
         "algorithm_api downloads errors experiment files learning_tasks seeds stored_samples types user_imports wire"
