@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import psutil
 import typer
 
+from fedquilt_common.command_app import CommandApp
 from fedquilt_common.errors import FederationError, FolderInUseError
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.wire.mosquitto_version import can_reload, name_version
@@ -58,8 +59,8 @@ from fedquilt_server.provisioning.renewal import boards_elsewhere, certificate_e
 from fedquilt_server.provisioning.site_steps import note_relay, note_sites, print_site
 from fedquilt_server.simulate.mosquitto import find_mosquitto
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-group = typer.Typer(no_args_is_help=True, help="Create a federation, renew its certificates, and run its broker.")
+app = CommandApp()
+group = CommandApp(help="Create a federation, renew its certificates, and run its broker.")
 app.add_typer(group, name="federation")
 
 FOLDER_VARIABLE = "FEDQUILT_FEDERATION"
