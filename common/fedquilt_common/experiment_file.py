@@ -64,9 +64,13 @@ def make_experiment(raw: Any, source: str, overrides: Sequence[Override] = ()) -
         ExperimentError: lists every problem, one line each.
     """
     if not isinstance(raw, Mapping):
-        content = "empty" if raw is None else f"a {type(raw).__name__}"
-        raise ExperimentError(f"{source}: is {content}; it must have keys such as name, data, model, algorithm")
+        content = "is empty" if raw is None else f"holds {_describe_kind(raw)}, not keys"
+        raise ExperimentError(f"{source}: {content}; write keys such as name, data, model, algorithm")
     return _check(_apply_overrides(raw, source, overrides), source, overrides)
+
+
+def _describe_kind(raw: Any) -> str:
+    return "a list" if isinstance(raw, list | tuple) else "text" if isinstance(raw, str) else "a single value"
 
 
 def _check(raw: dict[str, Any], source: str, overrides: Sequence[Override]) -> Experiment:

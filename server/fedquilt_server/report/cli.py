@@ -99,7 +99,8 @@ def existing(folder: Path) -> Path:
         RunFolderError: it is missing, or holds no run.
     """
     if not is_run_folder(folder):
-        raise RunFolderError(f"{folder}: holds no run; name a run folder, such as one that `fedquilt runs` lists")
+        why = "holds no run" if folder.exists() else "there is no such folder"
+        raise RunFolderError(f"{folder}: {why}; name a run folder, such as one that `fedquilt runs` lists")
     return folder
 
 

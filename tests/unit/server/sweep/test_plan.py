@@ -140,9 +140,9 @@ def test_a_sweep_that_makes_no_sense_is_refused(
 
 
 def test_what_is_no_experiment_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ExperimentError, match=r"digits\.yaml: is a list"):
+    with pytest.raises(ExperimentError, match=r"digits\.yaml: holds a list, not keys"):
         plan(tmp_path, {"seed": [1]}, base=[1])
-    with pytest.raises(ExperimentError, match=r"digits\.yaml: is a list"):
+    with pytest.raises(ExperimentError, match=r"digits\.yaml: holds a list, not keys"):
         plan(tmp_path, {}, base=[1])
 
 
