@@ -31,6 +31,7 @@ from fedquilt_server.provisioning.kinds import KINDS, kind_of
 from fedquilt_server.provisioning.names import broker_name
 from fedquilt_server.provisioning.options import (
     BrokerAnnounceOption,
+    BrokerDaysOption,
     BrokerHostsOption,
     BrokerPortOption,
     BrokerRelayOption,
@@ -182,6 +183,7 @@ def broker(
     broker: BrokerHostsOption = None,
     port: BrokerPortOption = None,
     renew: BrokerRenewOption = False,
+    days: BrokerDaysOption = None,
     relay: BrokerRelayOption = None,
 ) -> None:
     """Run the federation's broker in the foreground, with TLS and ACL. Press Ctrl-C to stop it.
@@ -191,15 +193,15 @@ def broker(
     """
     federation = Federation(folder)
     if site:
-        federation.add_site(site, broker or (), port, renew=renew, relay=relay)
+        federation.add_site(site, broker or (), port, days or DAYS, renew=renew, relay=relay)
         print_site(federation, site, _folder_option(folder))
         if relay is not None:
             note_relay()
         typer.echo(f"{federation.reload()}.")
         return
-    if broker or port or renew or relay is not None:
+    if broker or port or renew or days or relay is not None:
         raise typer.BadParameter(
-            "--broker, --port, --renew and --relay describe the broker of a site: name it with --site"
+            "--broker, --port, --renew, --days and --relay describe the broker of a site: name it with --site"
         )
     raise typer.Exit(128 + _run_broker(federation, announce=announce))
 
