@@ -11,14 +11,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+DirichletArray = NDArray[np.float64]
 _SMALL: Final = 0.1
 """Below it, draws are logarithms. At it, no draw becomes 0, and those of earlier versions stay."""
 _LIMITS: Final = (1e-100, 1e100)
 """Beyond them the distribution is at its limit: a single client has all, or all have equal parts."""
 
 
-def draw_client_weights(clients: int, classes: int, alpha: float, rng: np.random.Generator) -> Floats:
+def draw_client_weights(clients: int, classes: int, alpha: float, rng: np.random.Generator) -> DirichletArray:
     """Draw each client's size and its probabilities of the classes from Dir(alpha).
 
     Returns:
@@ -33,7 +33,7 @@ def draw_client_weights(clients: int, classes: int, alpha: float, rng: np.random
     return _raise(sizes[:, None] + _draw_logs((clients, classes), alpha, rng), alpha)
 
 
-def draw_class_weights(may_receive: NDArray[np.bool_], alpha: float, rng: np.random.Generator) -> Floats:
+def draw_class_weights(may_receive: NDArray[np.bool_], alpha: float, rng: np.random.Generator) -> DirichletArray:
     """Draw each client's part of a class from Dir(alpha).
 
     Args:
@@ -56,7 +56,7 @@ def _limit(alpha: float) -> float:
     return min(max(alpha, least), most)
 
 
-def _draw_logs(shape: tuple[int, ...], alpha: float, rng: np.random.Generator) -> Floats:
+def _draw_logs(shape: tuple[int, ...], alpha: float, rng: np.random.Generator) -> DirichletArray:
     """Return alpha times the logarithms of draws from Dir(alpha) along the last axis; all are finite.
 
     A draw from Gamma(alpha) is one from Gamma(alpha + 1) times U ** (1 / alpha), where U is uniform (Marsaglia and
@@ -64,10 +64,10 @@ def _draw_logs(shape: tuple[int, ...], alpha: float, rng: np.random.Generator) -
     """
     draws = alpha * np.log(rng.gamma(alpha + 1, size=shape)) + np.log1p(-rng.random(shape))
     draws -= draws.max(axis=-1, keepdims=True)
-    logs: Floats = draws - alpha * np.log(np.exp(draws / alpha).sum(axis=-1, keepdims=True))
+    logs: DirichletArray = draws - alpha * np.log(np.exp(draws / alpha).sum(axis=-1, keepdims=True))
     return logs
 
 
-def _raise(logs: Floats, alpha: float) -> Floats:
+def _raise(logs: DirichletArray, alpha: float) -> DirichletArray:
     """Return the weights of which ``logs`` are alpha times the logarithms; the largest along the first axis is 1."""
     return np.asarray(np.exp((logs - logs.max(axis=0)) / alpha))
