@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from provenance import append_result, commit, machine
 
-from fedquilt_common.data_tools.client_samples import count_clients
+from fedquilt_common.data_tools.client_samples import count_client_targets
 from fedquilt_common.experiment_file import load_experiment
 from fedquilt_common.experiment_tools import ExperimentTools
 
@@ -58,7 +58,7 @@ def split_accuracy(samples: NDArray[np.int64], accuracy: NDArray[np.float64]) ->
 
 def read_run(run: Path) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return samples and accuracy, each of shape (rounds, classes), from a run's folder."""
-    groups = count_clients(ExperimentTools(load_experiment(run / "experiment.yaml"), "*")).groups
+    groups = count_client_targets(ExperimentTools(load_experiment(run / "experiment.yaml"), "*")).groups
     counts = np.array([group.counts for group in groups])
     clients = defaultdict[int, list[int]](list)
     for row in _rows(run / "replies.csv"):

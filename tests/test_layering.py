@@ -160,7 +160,9 @@ COMMON = {
     "algorithm_api": "error_messages errors learning_tasks submodels types user_imports wire",
     "models": "errors types user_imports",
     "tracing": "errors experiment models plurals privacy seeds submodels user_imports",
-    "training": "algorithm_api augment errors experiment learning_tasks models privacy seeds submodels tracing types",
+    "training": (
+        "algorithm_api augment errors experiment learning_tasks models privacy rejections seeds submodels tracing types"
+    ),
     "aggregation": "algorithm_api errors learning_tasks process stored_samples submodels types wire",
     "datasets": (
         "algorithm_api downloads errors experiment files learning_tasks seeds stored_samples types user_imports wire"
@@ -172,13 +174,16 @@ COMMON = {
     ),
     "own_code": "errors experiment user_imports",
     "experiment_file": "algorithms datasets errors experiment files models rejections user_imports",
-    "catalogue": "algorithms datasets errors models user_imports",
+    "command_app": "",
+    "catalogue": "algorithms command_app datasets errors models user_imports",
     "data_tools": (
-        "aggregation catalogue cli datasets downloads errors experiment_file experiment_tools files learning_tasks "
-        "rejections terminal terminal_text types user_imports wire"
+        "aggregation catalogue cli command_app datasets downloads errors experiment_file experiment_tools files "
+        "learning_tasks rejections terminal terminal_text types user_imports wire"
     ),
     "broker_options": "errors wire",
-    "doctor": "broker_options errors experiment learning_tasks plurals terminal terminal_text training types wire",
+    "doctor": (
+        "broker_options command_app errors experiment learning_tasks plurals terminal terminal_text training types wire"
+    ),
     "private_memory": "types",
     "training_jobs": "files types wire",
     "worker_lines": "training_jobs",

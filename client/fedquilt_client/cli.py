@@ -14,13 +14,14 @@ from fedquilt_client.link_setup import wrap_transport
 from fedquilt_client.process import begin_process, run_participant
 from fedquilt_client.settings import AgentSettings, default_state
 from fedquilt_client.slots import Slot, take_slot
+from fedquilt_common.command_app import CommandApp
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.agent_config import AgentConfig, merge_config
 from fedquilt_common.user_imports import check_allowed, is_user_import
 from fedquilt_common.wire.meter_topic import parse_meter_topic
 from fedquilt_common.wire.transport import MakeTransport
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = CommandApp()
 
 
 @app.callback()

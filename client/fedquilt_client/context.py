@@ -17,7 +17,7 @@ from fedquilt_client.samples import ClientSamples, DeliveredSamples, form_from
 from fedquilt_client.uncertain_resources import RoundLimits, limits_of
 from fedquilt_common.algorithm_api import Algorithm, Learner, Reply, Task, declaration_of, find_level, private_passes
 from fedquilt_common.algorithm_api.training_settings import training_problem
-from fedquilt_common.datasets.public import digest_samples
+from fedquilt_common.datasets.public import digest_public_set
 from fedquilt_common.datasets.shares import Share, take_labels, take_samples
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
@@ -110,9 +110,9 @@ class BoardRun:
             DataUnavailableError: its files are missing or damaged, or differ from the coordinator's.
         """
         x = self.tools.public
-        if self.run.public is not None and digest_samples(x) != self.run.public:
+        if self.run.public is not None and digest_public_set(x) != self.run.public:
             raise DataUnavailableError(
-                f"the public set on this board differs from the coordinator's ({digest_samples(x)[:12]} instead of "
+                f"the public set on this board differs from the coordinator's ({digest_public_set(x)[:12]} instead of "
                 f"{self.run.public[:12]}): compare the files below FEDQUILT_DATA and the versions of fedquilt and numpy"
             )
         return x

@@ -11,15 +11,15 @@ import typer
 from fedquilt_client.kept_memories import Damaged, KeptMemory, kept_memories
 from fedquilt_client.owner_lists import JsonOption, add_texts, exit_with, make_table, print_json
 from fedquilt_client.settings import default_state
+from fedquilt_common.command_app import CommandApp
 from fedquilt_common.errors import ExperimentError, PayloadError, RunFolderError
 from fedquilt_common.private_memory import algorithm_arrays
 from fedquilt_common.training_jobs import CheckedFile
 from fedquilt_common.wide_tables import print_whole
 from fedquilt_common.wire.codec import FileArrays, write_arrays
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-memory_app = typer.Typer(
-    no_args_is_help=True,
+app = CommandApp()
+memory_app = CommandApp(
     help="See and export the private memory of the clients on this board: heads, models, gradients.",
 )
 app.add_typer(memory_app, name="memory")

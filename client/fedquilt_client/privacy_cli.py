@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import typer
-
 from fedquilt_client.kept_memories import Damaged
 from fedquilt_client.memory_cli import IdOption, StateOption, find_state
 from fedquilt_client.owner_lists import JsonOption, add_texts, exit_with, make_table, print_json
 from fedquilt_client.store import LEDGERS
 from fedquilt_common.cli import add_parts
+from fedquilt_common.command_app import CommandApp
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.privacy.accountant import epsilon_of
@@ -23,9 +22,8 @@ from fedquilt_common.wide_tables import print_whole
 SHOWN: Final = 12
 """Characters of a ledger's name that a table shows."""
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-privacy_app = typer.Typer(
-    no_args_is_help=True,
+app = CommandApp()
+privacy_app = CommandApp(
     help="See what training has spent of the privacy of the samples on this board, and audit a run on the workstation.",
 )
 app.add_typer(privacy_app, name="privacy")

@@ -11,6 +11,7 @@ from fedquilt_client import options
 from fedquilt_client.process import begin_process, run_participant
 from fedquilt_client.settings import default_state
 from fedquilt_client.site_relay import RelaySettings, SiteRelay
+from fedquilt_common.command_app import CommandApp
 from fedquilt_common.experiment.agent_config import merge_config
 from fedquilt_common.experiment.relay_config import RelayConfig
 
@@ -26,7 +27,7 @@ RelayFileOption = Annotated[
     typer.Option(help="YAML file with the same keys and `boards`, the clients of each board; options override it."),
 ]
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = CommandApp()
 
 
 @app.callback()

@@ -165,7 +165,7 @@ class SiteRelay(Participant):
         else:
             self._admission.remove(presence.agent)
         if self._run is not None:
-            self._run.meet(presence.agent, new)
+            self._run.add_clients(presence.agent, new)
 
     def _note_early(self, address: Address, message: MqttMessage) -> None:
         """Note a reply that the broker has kept for this relay, and that arrives before the run does."""
@@ -200,7 +200,7 @@ class SiteRelay(Participant):
         else:
             self._run.open_round(message, retained=retained)
             early, self._early_replies = self._early_replies, {}
-            self._run.invite(early)
+            self._run.ask_again(early)
 
     def _take_inbox(self, message: ReceiptMessage | MissingMessage | StopMessage) -> None:
         if self._run is not None and not isinstance(message, StopMessage):

@@ -164,7 +164,7 @@ class SiteReplies:
                 self._answers.pop(task, None)
         self._store.forget(taken.reply)
 
-    def leave_behind(self, kept: Collection[str]) -> None:
+    def begin_exchange(self, kept: Collection[str]) -> None:
         """Begin an exchange, and remember what became of the replies to the last one.
 
         Args:

@@ -114,7 +114,7 @@ class SiteRun:
             self._intake.keep(tasks)
         self.given_up.clear()
         self._uploads.review(lambda reply: (reply.client, reply.task) in tasks)
-        self._leave_behind(tasks)
+        self._end_exchange(tasks)
         self._costs.open(message)
         self._take_up(self._tasks.values())
 
@@ -124,16 +124,16 @@ class SiteRun:
         own = (task for task in self._tasks.values() if task.message.id == here and can_be_summed(task))
         self._downloads.want(task.patches[0] for task in own)
 
-    def _leave_behind(self, tasks: set[TaskId]) -> None:
-        """Report the replies as late whose tasks are over, and forget what became of all others."""
+    def _end_exchange(self, tasks: set[TaskId]) -> None:
+        """End the last exchange: report the replies as late whose tasks are over, and keep those that answer a task."""
         for reply in self._replies.unsettled:
             if (reply.client, reply.task) not in tasks:
                 reason = f"round {reply.round}, exchange {reply.exchange} is closed"
                 self._settle(reply, "late", reason, reply.covers)
         stored = (self._stored(task) for task in self._tasks.values())
-        self._replies.leave_behind({reply.digest for reply in stored if reply is not None})
+        self._replies.begin_exchange({reply.digest for reply in stored if reply is not None})
 
-    def meet(self, board: str, clients: Iterable[int]) -> None:
+    def add_clients(self, board: str, clients: Iterable[int]) -> None:
         """Accept the replies of clients whose board has appeared since the manifest."""
         self._costs.make_room(board)
         new = list(clients)
@@ -188,8 +188,8 @@ class SiteRun:
         self._inboxes.answer(address, digest, outcome, reason, **fields)
         self._costs.refuse(address, digest)
 
-    def invite(self, replies: Mapping[str, Address]) -> None:
-        """Ask boards for replies, by digest, that arrived too early to be taken."""
+    def ask_again(self, replies: Mapping[str, Address]) -> None:
+        """Ask boards to send replies again, by digest, that arrived too early to be taken."""
         for digest, address in replies.items():
             self._inboxes.answer(address, digest, "rejected", "the relay of the site has just started", final=False)
 

@@ -19,7 +19,7 @@ from fedquilt_common.experiment.data_section import OWN
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.section import MOST
 from fedquilt_common.files.yaml_text import load_yaml, read_text
-from fedquilt_common.rejections import Problem, list_problems
+from fedquilt_common.rejections import Problem, explain_unknown_key, list_problems
 from fedquilt_common.user_imports import is_user_import, suggest
 
 _LONGEST_VALUE = 60
@@ -64,9 +64,13 @@ def make_experiment(raw: Any, source: str, overrides: Sequence[Override] = ()) -
         ExperimentError: lists every problem, one line each.
     """
     if not isinstance(raw, Mapping):
-        content = "empty" if raw is None else f"a {type(raw).__name__}"
-        raise ExperimentError(f"{source}: is {content}; it must have keys such as name, data, model, algorithm")
+        content = "is empty" if raw is None else f"holds {_describe_kind(raw)}, not keys"
+        raise ExperimentError(f"{source}: {content}; write keys such as name, data, model, algorithm")
     return _check(_apply_overrides(raw, source, overrides), source, overrides)
+
+
+def _describe_kind(raw: Any) -> str:
+    return "a list" if isinstance(raw, list | tuple) else "text" if isinstance(raw, str) else "a single value"
 
 
 def _check(raw: dict[str, Any], source: str, overrides: Sequence[Override]) -> Experiment:
@@ -93,6 +97,24 @@ def parse_override(text: str) -> Override:
     if not equals:
         raise ExperimentError(f"{label}: {_HOW_TO_OVERRIDE}")
     return Override(path.strip(), load_yaml(value, label), label)
+
+
+def explain_override_path(path: str, raw: Any) -> str:
+    """Return what is wrong with the dotted path of an override, whatever its value; empty if its key exists.
+
+    Args:
+        path: of the override.
+        raw: the experiment's keys; they name the algorithm whose fields exist. Without a known one, any field does.
+    """
+    from fedquilt_common.algorithms import ALGORITHMS, DIAGNOSTICS
+
+    first, *fields = keys = path.split(".")
+    if not all(keys):
+        return _HOW_TO_OVERRIDE
+    kind = (ALGORITHMS | DIAGNOSTICS).get(str(_value_at(raw, "algorithm.name")))
+    if first == "algorithm" and fields and fields[0] != "name" and kind is not None:
+        return _explain_unknown_field(fields[0], _fields_of(kind))
+    return explain_unknown_key(path, Experiment)
 
 
 def _apply_overrides(raw: Mapping[str, Any], source: str, overrides: Sequence[Override]) -> dict[str, Any]:
@@ -209,10 +231,9 @@ def _value_at(raw: Any, path: str) -> Any:
 def _field_problems(kind: type, fields: Mapping[str, Any]) -> Iterator[Problem]:
     from fedquilt_common.algorithms import field_name
 
-    known = [field.name.removesuffix("_") for field in dataclasses.fields(kind) if field.init]
+    known = _fields_of(kind)
     for key in fields.keys() - set(known):
-        advice = suggest(key, known) if known else "this algorithm has no fields; remove it"
-        yield Problem(f"algorithm.{key}", fields[key], f"unknown field; {advice}")
+        yield Problem(f"algorithm.{key}", fields[key], _explain_unknown_field(key, known))
     try:
         # Validate as JSON: only then does strict mode accept a mapping for a dataclass, and only numbers for numbers.
         text = json.dumps({field_name(key): fields[key] for key in known if key in fields})
@@ -221,6 +242,18 @@ def _field_problems(kind: type, fields: Mapping[str, Any]) -> Iterator[Problem]:
         yield from (_field_problem(problem, known, fields) for problem in list_problems(error))
     except FedquiltError as error:
         yield _field_named_in(str(error), known, fields)
+
+
+def _fields_of(kind: type) -> list[str]:
+    """Return the keys of an algorithm's fields."""
+    return [field.name.removesuffix("_") for field in dataclasses.fields(kind) if field.init]
+
+
+def _explain_unknown_field(key: str, known: Sequence[str]) -> str:
+    """Return what is wrong with the key of an algorithm's field; empty if it is a known one."""
+    if key in known:
+        return ""
+    return f"unknown field; {suggest(key, known) if known else 'this algorithm has no fields; remove it'}"
 
 
 def _count_problems(algorithm: Any) -> Iterator[Problem]:

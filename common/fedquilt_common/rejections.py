@@ -156,18 +156,24 @@ def _keys_at(detail: ErrorDetail, section: type[BaseModel]) -> list[str]:
 
 def is_key(path: str, root: type[BaseModel]) -> bool:
     """Return whether a model has a dotted key, such as ``fleet.0.kind``; a section that takes any key has every one."""
+    return not explain_unknown_key(path, root)
+
+
+def explain_unknown_key(path: str, root: type[BaseModel]) -> str:
+    """Return what is wrong with a dotted key that a model does not have; empty if it has the key, as for ``is_key``."""
     section: type[BaseModel] | None = root
-    for part in path.split("."):
-        if section is None:
-            return False
+    parts = path.split(".")
+    for depth, part in enumerate(parts):
+        if section is None:  # a value, or a list of values, whose items have numbers
+            return "" if part.isdecimal() else f"{'.'.join(parts[:depth])} has no keys; set {'.'.join(parts[:depth])}"
         if section.model_config.get("extra") == "allow":
-            return True
+            return ""
         fields = {field.alias or name: field for name, field in section.model_fields.items()}
         if part in fields:
             section = _find_section(fields[part].annotation)
         elif not part.isdecimal():
-            return False
-    return True
+            return f"unknown key '{part}'; {suggest(part, fields)}"
+    return ""
 
 
 def _find_section(annotation: Any) -> type[BaseModel] | None:

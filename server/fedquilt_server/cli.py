@@ -13,6 +13,7 @@ from pathlib import Path
 import typer
 
 from fedquilt_common.broker_options import BrokerCaOption, BrokerCertOption, BrokerKeyOption, ServedFederationOption
+from fedquilt_common.command_app import CommandApp
 from fedquilt_common.error_messages import RESUME
 from fedquilt_common.errors import FedquiltError, RunFailedError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
@@ -66,7 +67,7 @@ from fedquilt_server.web.connections import connection_limit
 from fedquilt_server.web.options import AllowHost
 from fedquilt_server.web.server import PageServer
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = CommandApp()
 
 LINGER_STEP = 0.2
 _STOPPED_BY_PERSON = f"somebody has stopped the run; {RESUME}. It ended after round"
@@ -100,7 +101,7 @@ def coordinator(
 ) -> None:
     """Run the coordinator of an experiment against a broker; agents join from their boards.
 
-    The broker's password may be given in FEDQUILT_BROKER_PASSWORD instead of the URL. FEDQUILT_PAGE_TOKEN is the token
+    You can give the broker's password in FEDQUILT_BROKER_PASSWORD instead of the URL. FEDQUILT_PAGE_TOKEN is the token
     with which people control the run on the page; other machines need it to read the page, too.
     """
     address = parse_broker_url(broker).with_files(ca, cert, key).with_password(os.environ.get(BROKER_PASSWORD, ""))

@@ -15,6 +15,7 @@ from typing import Annotated, Final
 
 import typer
 
+from fedquilt_common.command_app import CommandApp
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment_file import load_experiment, parse_experiment
 from fedquilt_common.process.signals import StopSignal
@@ -38,7 +39,7 @@ from fedquilt_server.status.recorded import recorded_snapshot
 from fedquilt_server.status.summary import print_summary
 from fedquilt_server.web.access import choose_access
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = CommandApp()
 
 DEMO_LINGER: Final = 20.0
 Broker = Annotated[str | None, typer.Option(help="URL of a broker to use; by default the command starts a Mosquitto.")]

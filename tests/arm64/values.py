@@ -29,7 +29,7 @@ from fedquilt_common.aggregation.soft_labels import Quantiser, mean_labels, mixu
 from fedquilt_common.algorithm_api import Reply
 from fedquilt_common.augment import AUGMENTATIONS
 from fedquilt_common.datasets import load_dataset
-from fedquilt_common.datasets.public import digest_samples, public_set
+from fedquilt_common.datasets.public import digest_public_set, public_set
 from fedquilt_common.datasets.shares import digest_shares, shares, take_samples
 from fedquilt_common.errors import UncuttableModelError, UnsupportedPrecisionError
 from fedquilt_common.experiment.experiment import Experiment
@@ -111,13 +111,13 @@ def experiment(**changes: Any) -> Experiment:
 def partitions() -> Values:
     """Yield the digests of shares and public sets, for each scheme and many seeds."""
     digits = load_dataset("digits")
-    yield "agreed/data set", digests([digest_samples(digits.train.x), digest_samples(digits.test.x)])
+    yield "agreed/data set", digests([digest_public_set(digits.train.x), digest_public_set(digits.test.x)])
     for scheme in SCHEMES:
         each = [experiment(seed=seed, data={"set": "digits", "clients": 8, "partition": scheme}) for seed in SEEDS]
         name = " ".join(str(value) for value in scheme.values())
         yield f"agreed/shares/{name}", digests([digest_shares(shares(one, digits, 0.25)) for one in each])
     public = experiment(data={"set": "digits", "clients": 8, "public": {"samples": 100}})
-    yield "agreed/public set", digests([digest_samples(public_set(public, digits))])
+    yield "agreed/public set", digests([digest_public_set(public_set(public, digits))])
 
 
 def fingerprints() -> Values:

@@ -12,8 +12,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from fedquilt_common.catalogue.entries import Entry, EntryField, Kind, find_entry, list_entries
+from fedquilt_common.command_app import CommandApp
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = CommandApp()
 
 EntryName = Annotated[str | None, typer.Argument(help="Show this one in full.", show_default=False)]
 JsonList = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from fedquilt_common.aggregation.rebalance import ThresholdRule
 from fedquilt_common.cli import add_parts
+from fedquilt_common.command_app import CommandApp
 from fedquilt_common.data_tools.figures import FigureKind, write_figure
 from fedquilt_common.data_tools.folder_facts import FileFacts
 from fedquilt_common.data_tools.get_data import ReceivedFile, check_name, get_set
@@ -30,8 +31,8 @@ from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.terminal import make_console
 from fedquilt_common.user_imports import print_to_stderr
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-data_app = typer.Typer(no_args_is_help=True, help="List, download, inspect, partition and publish data sets.")
+app = CommandApp()
+data_app = CommandApp(help="List, download, inspect, partition and publish data sets.")
 app.add_typer(data_app, name="data")
 
 FolderOfSets = Annotated[

@@ -12,7 +12,7 @@ from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment_tools import ExperimentTools
 
 
-def count_clients(tools: ExperimentTools) -> TargetGroups:
+def count_client_targets(tools: ExperimentTools) -> TargetGroups:
     """Count the targets that each client trains on, with the wrong labels of ``data.label_noise``.
 
     Raises:

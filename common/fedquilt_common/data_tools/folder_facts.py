@@ -14,12 +14,12 @@ from typing import IO, Final
 
 from fedquilt_common.data_tools.published import PUBLISHED, find_folder
 from fedquilt_common.datasets.files import find_files, open_packed
-from fedquilt_common.downloads.members import DAMAGE, read_tar_members, read_zip_members
+from fedquilt_common.downloads.members import DAMAGE, TAR_SUFFIXES, read_tar_members, read_zip_members
 from fedquilt_common.errors import DataUnavailableError
 
 _TABLES: Final = frozenset({".csv", ".txt", ".json", ".tsv"})
 _IMAGES: Final = frozenset({".png", ".jpg", ".jpeg"})
-_ARCHIVE: Final = re.compile(r"\.(zip|tar(\.(gz|xz|bz2))?|tgz|txz)$")
+_ARCHIVES: Final = (".zip", *TAR_SUFFIXES)
 _LARGEST: Final = 512 << 20
 """Bytes of a packed file up to which its rows or members are counted."""
 _LONGEST_LINE: Final = 4 << 20
@@ -90,7 +90,7 @@ def _describe_file(folder: Path, path: Path) -> FileFacts:
     try:
         if size > _LARGEST:
             return FileFacts(name, 1, size, "not looked into, because of its size")
-        if _ARCHIVE.search(path.name):
+        if path.name.endswith(_ARCHIVES):
             return FileFacts(name, 1, size, _describe_archive(path))
         if plain.suffix in _TABLES:
             return FileFacts(name, 1, size, *_describe_table(path, "," if plain.suffix == ".csv" else None))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from fedquilt_common.aggregation.rebalance import ThresholdRule
-from fedquilt_common.data_tools.client_samples import count_clients, rebalance_counts
+from fedquilt_common.data_tools.client_samples import count_client_targets, rebalance_counts
 from fedquilt_common.data_tools.folder_facts import FileFacts, describe_folder, find_sets
 from fedquilt_common.data_tools.published import PUBLISHED, find_folder
 from fedquilt_common.data_tools.shard_folder import MANIFEST, read_manifest
@@ -98,7 +98,7 @@ def _inspect_experiment(
     tools = ExperimentTools(experiment, allowed)
     if not tools.learns:
         raise ExperimentError(f"{path}: '{experiment.algorithm.name}' trains no model, so its clients have no samples")
-    clients = count_clients(tools)
+    clients = count_client_targets(tools)
     title = f"{experiment.name}: {tools.dataset.name}, {experiment.data.partition.scheme}"
     if rebalanced:
         clients, title = rebalance_counts(clients, rebalanced), f"{title}, rebalanced to the {rebalanced}"

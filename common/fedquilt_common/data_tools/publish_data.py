@@ -30,7 +30,7 @@ _BLOCK: Final = 1 << 20
 _LARGEST_IN_USTAR: Final = (8 << 30) - 1
 """Bytes of a file in an archive of the portable form; archives with larger ones have GNU's."""
 _LONGEST_ADDRESS: Final = 2000
-_OTHER_ARCHIVES: Final = frozenset({".tgz", ".gz", ".bz2", ".xz", ".txz", ".7z", ".rar", ".zst"})
+_OTHER_ARCHIVES: Final = frozenset({".tgz", ".gz", ".bz2", ".tbz2", ".xz", ".txz", ".7z", ".rar", ".zst"})
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from fedquilt_common.datasets.files import FOLDERS, SUFFIXES, is_finished
+from fedquilt_common.downloads.members import TAR_SUFFIXES
 
-_ARCHIVES: Final = ("**/*.zip", "**/*.tar", "**/*.tar.gz", "**/*.tgz", "**/*.tar.xz", "**/*.txz", "**/*.tar.bz2")
+_ARCHIVES: Final = ("**/*.zip", *(f"**/*{suffix}" for suffix in TAR_SUFFIXES))
 _UNSTATED: Final = "none stated; see the publisher's page"
 
 
@@ -69,7 +70,7 @@ def _anywhere(name: str, *patterns: str, archives: tuple[str, ...] = _ARCHIVES) 
 
 
 def _wisdm(device: str) -> tuple[NeededFile, ...]:
-    archives = (f"**/*{device}*.tar*", "**/*.zip")
+    archives = ("**/*.zip", *(f"**/*{device}*{suffix}" for suffix in TAR_SUFFIXES))
     return (
         *_anywhere(f"accelerometer of the {device}", f"data_*_accel_{device}.txt", archives=archives),
         *_anywhere(f"gyroscope of the {device}", f"data_*_gyro_{device}.txt", archives=archives),

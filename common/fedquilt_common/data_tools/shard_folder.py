@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from fedquilt_common.datasets.public import digest_samples
+from fedquilt_common.datasets.public import digest_public_set
 from fedquilt_common.datasets.shard_files import DatasetForm, form_of, shard_name, write_samples, write_shard
 from fedquilt_common.errors import DataUnavailableError, ExperimentError, RunFolderError
 from fedquilt_common.experiment_tools import ExperimentTools
@@ -197,7 +197,7 @@ def name_files(tools: ExperimentTools) -> list[str]:
 def describe_partition(tools: ExperimentTools) -> str:
     """Return what determines the files, as ``ShardManifest.partition``."""
     samples = "own" if _has_own_samples(tools) else tools.samples_digest()
-    public = digest_samples(tools.public) if tools.experiment.data.public is not None else None
+    public = digest_public_set(tools.public) if tools.experiment.data.public is not None else None
     return f"{samples} {public} {tools.tests_on_official_samples}"
 
 

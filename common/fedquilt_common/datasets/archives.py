@@ -16,10 +16,8 @@ from typing import IO
 
 from fedquilt_common.datasets.blocks import MOST_BYTES, read_to_end, read_up_to
 from fedquilt_common.datasets.files import find_files, open_member, open_packed
-from fedquilt_common.downloads.members import DAMAGE, read_tar_members
+from fedquilt_common.downloads.members import DAMAGE, TAR_SUFFIXES, read_tar_members
 from fedquilt_common.errors import DataUnavailableError
-
-_TAR = re.compile(r"\.(tar(\.(gz|xz|bz2))?|tgz|txz)$")
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ def read_files(place: Path, is_wanted: Callable[[str], object]) -> Iterator[Publ
 
 
 def _read_path(path: Path, is_wanted: Callable[[str], object]) -> Iterator[PublishedFile]:
-    if _TAR.search(path.name):
+    if path.name.endswith(TAR_SUFFIXES):
         yield from _read_archive(path, _open_tar_members(path), is_wanted)
     elif path.suffix == ".zip":
         yield from _read_archive(path, _open_zip_members(path), is_wanted)

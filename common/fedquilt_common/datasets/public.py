@@ -71,7 +71,7 @@ def own_public(experiment: Experiment, dataset: Dataset) -> NDArray[np.int64]:
     return _draw_indices(experiment, public, len(dataset.train))
 
 
-def digest_samples(x: NDArray[Any]) -> str:
+def digest_public_set(x: NDArray[Any]) -> str:
     """SHA-256 in hex of the samples ``x``, their shape and their dtype."""
     total = hashlib.sha256(f"{x.dtype.str}{x.shape}".encode())
     total.update(np.ascontiguousarray(x).data)

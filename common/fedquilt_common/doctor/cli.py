@@ -12,6 +12,7 @@ import typer
 from rich.text import Text
 
 from fedquilt_common.broker_options import BrokerCaOption, BrokerCertOption, BrokerKeyOption, check_federation
+from fedquilt_common.command_app import CommandApp
 from fedquilt_common.doctor.agent import check_agent, check_way_to_broker
 from fedquilt_common.doctor.check import Check
 from fedquilt_common.doctor.machine import check_machine
@@ -22,7 +23,7 @@ from fedquilt_common.experiment.agent_config import read_agent_config
 from fedquilt_common.terminal import make_console
 from fedquilt_common.terminal_text import printable
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp(no_args_is_help=False)
 CHECK_FAILED: Final = 10
 """Exit code if a check fails."""
 INSTALLED: Final = {

@@ -22,6 +22,8 @@ DAMAGE: Final = (
     zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 """What the standard library raises for a damaged archive; an OSError without ``errno`` is also of the archive."""
+TAR_SUFFIXES: Final = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2")
+"""How the names of the tar archives end that ``read_tar_members`` reads."""
 _LONGEST_HEADER: Final = 1 << 20
 """Bytes of a tar header that tarfile reads at once; a hostile one announces gigabytes."""
 _ENCRYPTED: Final = 0x1

@@ -19,7 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, Literal
 
-from fedquilt_common.downloads.members import DAMAGE, PackedMember, read_tar_members, read_zip_members
+from fedquilt_common.downloads.members import (
+    DAMAGE,
+    TAR_SUFFIXES,
+    PackedMember,
+    read_tar_members,
+    read_zip_members,
+)
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import replace_durably, sync
@@ -31,7 +37,6 @@ _BAD_NAMES: Final = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ})
 """Errors of the disk that the name of an archive's member causes."""
 _MAC_FOLDER: Final = "__MACOSX"
 """Folder of metadata that macOS adds to archives; it is left out."""
-_TAR: Final = re.compile(r"\.(tar(\.(gz|xz|bz2))?|tgz|txz|tbz2)$")
 _PACKED: Final[dict[str, Callable[[Path, Literal["rb"]], Any]]] = {
     ".gz": gzip.open, ".xz": lzma.open, ".lzma": lzma.open, ".bz2": bz2.open,
 }  # fmt: skip
@@ -98,7 +103,7 @@ def unpack(
     """Unpack a zip or tar archive into a new folder.
 
     Args:
-        archive: ends in .zip, .tar, .tar.gz, .tgz, .tar.xz, .txz, .tar.bz2 or .tbz2.
+        archive: ends in .zip or one of ``TAR_SUFFIXES``.
         folder: must not exist. It appears when all files are in it.
         strip_top: if all files lie in one folder of the archive, ``folder`` takes its place.
         limits: on the number of files and on their size; None: as usual.
@@ -198,7 +203,7 @@ def _finish(fresh: Path, folder: Path, strip_top: bool) -> None:
 
 
 def _read_members(archive: Path) -> Iterator[PackedMember]:
-    if _TAR.search(archive.name):
+    if archive.name.endswith(TAR_SUFFIXES):
         return read_tar_members(archive)
     if archive.suffix == ".zip":
         return read_zip_members(archive)

@@ -377,11 +377,14 @@ def _find_contradictions(experiment: Experiment) -> Iterator[Problem]:
         yield Problem("data.partition.shares", shares, why)
     hosted = sum(line.clients for line in experiment.fleet)
     if hosted != clients:
-        yield Problem("fleet", f"{hosted} clients", f"its lines must add up to {clients} (data.clients)")
+        why = f"the clients of its lines add up to {hosted}, but data.clients is {clients}; make them equal"
+        yield Problem("fleet", None, why)
     for index, line in enumerate(experiment.fleet):
         if line.agents > line.clients:
             why = f"the line has only {line.clients} clients; each agent needs at least one"
             yield Problem(f"fleet.{index}.agents", line.agents, why)
         if len(line.variants) > line.clients:
-            why = f"the line has only {line.clients} clients, so the last variants would have no client; remove them"
-            yield Problem(f"fleet.{index}.variants", f"{len(line.variants)} variants", why)
+            why = (
+                f"the line has {len(line.variants)} variants for {line.clients} clients; remove those without a client"
+            )
+            yield Problem(f"fleet.{index}.variants", None, why)

@@ -41,7 +41,7 @@ def identify_samples(data: Examples) -> NDArray[np.uint64]:
     return np.unique(np.frombuffer(b"".join(found), dtype=_ID))
 
 
-def digest_samples(ids: NDArray[np.uint64]) -> str:
+def digest_sample_ids(ids: NDArray[np.uint64]) -> str:
     """Return the SHA-256, in hex, of samples by their digests, uint64 of shape (n,)."""
     return hashlib.sha256(ids.tobytes()).hexdigest()
 
@@ -53,7 +53,7 @@ def name_ledger(ids: NDArray[np.uint64], *, own: bool) -> str:
         ids: what ``identify_samples`` returned, of shape (n,).
         own: whether the samples are the board's own; otherwise it received them, or has them from a public data set.
     """
-    return f"{_OWN if own else ''}{digest_samples(ids)}"
+    return f"{_OWN if own else ''}{digest_sample_ids(ids)}"
 
 
 def keep_samples(folder: Path, ids: NDArray[np.uint64], *, own: bool) -> str:
@@ -139,7 +139,7 @@ def _read_samples(folder: Path, name: str) -> NDArray[np.uint64]:
     path = folder / f"{name}{_SAMPLES}"
     content = path.read_bytes() if path.exists() else b""
     ids = np.frombuffer(content[: len(content) // _ID_BYTES * _ID_BYTES], dtype=_ID)
-    if digest_samples(ids) != name.removeprefix(_OWN) or len(content) % _ID_BYTES:
+    if digest_sample_ids(ids) != name.removeprefix(_OWN) or len(content) % _ID_BYTES:
         raise RunFolderError(
             f"{path}: is missing or damaged, so the board cannot know which samples were trained on: it trains no "
             "client with differential privacy. Restore the file from a backup"

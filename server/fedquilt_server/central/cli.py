@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fedquilt_common.command_app import CommandApp
 from fedquilt_common.experiment_file import load_experiment
 from fedquilt_common.user_imports import print_to_stderr
 from fedquilt_server.central.options import Epochs, Overrides, Threads
@@ -14,7 +15,7 @@ from fedquilt_server.central.plan import CENTRAL
 from fedquilt_server.central.progress import train_in_folder
 from fedquilt_server.status.summary import print_summary
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = CommandApp()
 
 
 @app.callback()

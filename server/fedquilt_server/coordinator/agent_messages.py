@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from fedquilt_common.errors import PayloadError
+from fedquilt_common.plurals import counted
 from fedquilt_common.wire.messages import (
     MEMORY_LOST,
     OUT_OF_MEMORY,
@@ -25,7 +26,6 @@ from fedquilt_server.history.history import History
 from fedquilt_server.round.machine import Machine
 from fedquilt_server.runs import clock
 from fedquilt_server.status.agent_list import AgentList
-from fedquilt_server.status.problems import count_boards
 from fedquilt_server.status.run_event import EventKind
 from fedquilt_server.status.snapshot import CLIENT_DECLINES, CLIENT_FAILED, BoardStatus, StatusStore
 
@@ -130,7 +130,7 @@ class AgentMessages:
         connected = message.payload == BRIDGE_UP
         if not self._agents.update_site(site, connected=connected):
             return
-        behind = count_boards(self._agents.behind(site))
+        behind = counted(self._agents.behind(site), "board")
         if connected:
             self._history.add("back", clock.now(), f"Site {site} is connected again ({behind} behind it)")
         else:

@@ -200,7 +200,7 @@ def _manifest(
             for group in plan.groups
         ],
         slices=[_slice(entry) for entry in plan.slices],
-        since={str(client): moment for client, moment in send.since.items()},
+        since={str(client): asked for client, asked in send.since.items()},
         earlier=list(earlier),
     )
 

@@ -98,7 +98,7 @@ class EarlierTasks:
         Args:
             working: the clients that go on, each with round and exchange of its task.
         """
-        return [self._exchanges[moment].reduce(clients) for moment, clients in sorted(_by_exchange(working).items())]
+        return [self._exchanges[asked].reduce(clients) for asked, clients in sorted(_by_exchange(working).items())]
 
     def keep(self, working: Mapping[ClientId, ExchangeId], done: int) -> None:
         """Forget the exchanges of finished rounds in which no task goes on.
@@ -108,7 +108,7 @@ class EarlierTasks:
             done: rounds that are finished.
         """
         needed = set(working.values())
-        kept = {moment: one for moment, one in self._exchanges.items() if moment in needed or moment[0] > done}
+        kept = {asked: one for asked, one in self._exchanges.items() if asked in needed or asked[0] > done}
         if len(kept) < len(self._exchanges):
             self._exchanges = kept
             self._save()
@@ -119,8 +119,8 @@ class EarlierTasks:
 
 def _by_exchange(working: Mapping[ClientId, ExchangeId]) -> dict[ExchangeId, set[ClientId]]:
     groups: dict[ExchangeId, set[ClientId]] = {}
-    for client, moment in working.items():
-        groups.setdefault(moment, set()).add(client)
+    for client, asked in working.items():
+        groups.setdefault(asked, set()).add(client)
     return groups
 
 

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fedquilt_common.command_app import CommandApp
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.terminal import make_console
 from fedquilt_common.terminal_text import printable
@@ -26,7 +27,7 @@ from fedquilt_server.provisioning.cli import HERE, Folder, JsonFederation
 from fedquilt_server.provisioning.federation import Federation
 from fedquilt_server.provisioning.renewal import certificate_ends, describe_ends
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = CommandApp()
 HEALTH_SECONDS: Final = IDLE_TELEMETRY_SECONDS + 5.0
 """Seconds to wait for the boards' health: until an idle board reports it, and for the way."""
 NOTE_SECONDS: Final = 1.0

@@ -13,6 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
+from fedquilt_common.command_app import CommandApp
 from fedquilt_common.errors import BrokerUnreachableError
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
@@ -37,7 +38,7 @@ from fedquilt_server.provisioning.federation import Federation
 
 log = logging.getLogger(__name__)
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = CommandApp()
 PASSWORD: Final = "FEDQUILT_HOMEASSISTANT_PASSWORD"  # noqa: S105 - the name of an environment variable
 STEP_SECONDS: Final = 0.25
 RECORD_SECONDS: Final = 5.0

@@ -15,6 +15,7 @@ from typing import Annotated, Final
 
 import typer
 
+from fedquilt_common.command_app import CommandApp
 from fedquilt_common.errors import FederationError, UpgradeFailedError, how_to_install
 from fedquilt_server.provisioning.cli import HERE, Folder
 from fedquilt_server.provisioning.federation import Federation
@@ -22,7 +23,7 @@ from fedquilt_server.provisioning.names import GROUPS
 from fedquilt_server.provisioning.owners import INVENTORY
 from fedquilt_server.provisioning.record import FederationRecord
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = CommandApp()
 PLAYBOOK: Final = "upgrade.yml"
 PLAYBOOKS: Final = Path("ansible")
 _INTERRUPTED: Final = 99

@@ -20,7 +20,7 @@ from fedquilt_common.algorithm_api import (
     training_problem,
 )
 from fedquilt_common.algorithms import ALGORITHMS
-from fedquilt_common.datasets.public import digest_samples
+from fedquilt_common.datasets.public import digest_public_set
 from fedquilt_common.datasets.sensor_noise import check_inputs
 from fedquilt_common.datasets.shares import take_samples
 from fedquilt_common.errors import ExperimentError, PrivacyBudgetError
@@ -151,7 +151,7 @@ class Workbench(ExperimentTools):
 
     def public_digest(self) -> str | None:
         """Return the SHA-256 of the public samples, with which boards check their own; None without a public set."""
-        return digest_samples(self.public) if self.learns and self.experiment.data.public is not None else None
+        return digest_public_set(self.public) if self.learns and self.experiment.data.public is not None else None
 
     @cached_property
     def clients_evaluate(self) -> bool:

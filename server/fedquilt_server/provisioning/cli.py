@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import psutil
 import typer
 
+from fedquilt_common.command_app import CommandApp
 from fedquilt_common.errors import FederationError, FolderInUseError
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.wire.mosquitto_version import can_reload, name_version
@@ -30,6 +31,7 @@ from fedquilt_server.provisioning.kinds import KINDS, kind_of
 from fedquilt_server.provisioning.names import broker_name
 from fedquilt_server.provisioning.options import (
     BrokerAnnounceOption,
+    BrokerDaysOption,
     BrokerHostsOption,
     BrokerPortOption,
     BrokerRelayOption,
@@ -58,8 +60,8 @@ from fedquilt_server.provisioning.renewal import boards_elsewhere, certificate_e
 from fedquilt_server.provisioning.site_steps import note_relay, note_sites, print_site
 from fedquilt_server.simulate.mosquitto import find_mosquitto
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-group = typer.Typer(no_args_is_help=True, help="Create a federation, renew its certificates, and run its broker.")
+app = CommandApp()
+group = CommandApp(help="Create a federation, renew its certificates, and run its broker.")
 app.add_typer(group, name="federation")
 
 FOLDER_VARIABLE = "FEDQUILT_FEDERATION"
@@ -181,6 +183,7 @@ def broker(
     broker: BrokerHostsOption = None,
     port: BrokerPortOption = None,
     renew: BrokerRenewOption = False,
+    days: BrokerDaysOption = None,
     relay: BrokerRelayOption = None,
 ) -> None:
     """Run the federation's broker in the foreground, with TLS and ACL. Press Ctrl-C to stop it.
@@ -190,15 +193,15 @@ def broker(
     """
     federation = Federation(folder)
     if site:
-        federation.add_site(site, broker or (), port, renew=renew, relay=relay)
+        federation.add_site(site, broker or (), port, days or DAYS, renew=renew, relay=relay)
         print_site(federation, site, _folder_option(folder))
         if relay is not None:
             note_relay()
         typer.echo(f"{federation.reload()}.")
         return
-    if broker or port or renew or relay is not None:
+    if broker or port or renew or days or relay is not None:
         raise typer.BadParameter(
-            "--broker, --port, --renew and --relay describe the broker of a site: name it with --site"
+            "--broker, --port, --renew, --days and --relay describe the broker of a site: name it with --site"
         )
     raise typer.Exit(128 + _run_broker(federation, announce=announce))
 

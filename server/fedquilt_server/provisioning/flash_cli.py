@@ -14,6 +14,7 @@ from pathlib import Path
 import typer
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from fedquilt_common.command_app import CommandApp
 from fedquilt_common.errors import ExperimentError, FederationError, ImageError
 from fedquilt_common.files.yaml_text import read_text
 from fedquilt_common.terminal import make_console
@@ -48,7 +49,7 @@ from fedquilt_server.provisioning.options import (
 from fedquilt_server.provisioning.record import BoardRecord
 from fedquilt_server.provisioning.withdrawal import check_bundle
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = CommandApp()
 WHEELHOUSE = Path("dist/wheelhouse-aarch64")
 _KEY_TYPES = ("ssh-", "ecdsa-", "sk-")
 ARCHIVES = (".tar", ".tar.gz", ".tgz")

@@ -25,6 +25,9 @@ BrokerPortOption = Annotated[
 BrokerRenewOption = Annotated[
     bool, typer.Option("--renew", help="With --site: replace the certificates of a site that has them.")
 ]
+BrokerDaysOption = Annotated[
+    int | None, typer.Option(min=1, max=7300, help="With --site: validity of new certificates in days; default: 1825.")
+]
 BrokerRelayOption = Annotated[
     bool | None,
     typer.Option(

@@ -13,6 +13,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
+from fedquilt_common.command_app import CommandApp
 from fedquilt_common.errors import ExperimentError, RunFailedError
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.user_imports import print_to_stderr
@@ -27,7 +28,7 @@ from fedquilt_server.status.run_file_names import JOURNAL
 
 SAMPLES: Final = 500
 """Rounds that a prediction simulates."""
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = CommandApp()
 
 
 @app.callback()

@@ -274,7 +274,7 @@ class Replay:
         self._maker.clear()
         self._memories.keep(counted)
         needed = {*self._machine.working.values(), *([self._machine.exchange.id] if self._machine.exchange else [])}
-        self._exchanges = {moment: exchange for moment, exchange in self._exchanges.items() if moment in needed}
+        self._exchanges = {asked: exchange for asked, exchange in self._exchanges.items() if asked in needed}
 
     def _compare_scores(self, done: Checkpoint, state: State, recorded: RoundResult | None) -> None:
         """Compare the scores of a round; ``state`` was read back from its file."""

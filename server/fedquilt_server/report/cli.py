@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
+from fedquilt_common.command_app import CommandApp
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_server.library.comparison import compare_runs, comparison_json
 from fedquilt_server.library.recorded_run import find_runs, is_run_folder, name_runs, read_run
 from fedquilt_server.library.run_list import run_json
 from fedquilt_server.report.terminal_tables import print_comparison, print_report_summary, print_runs
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = CommandApp()
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 DEFAULT_RUNS = Path("runs")
 
@@ -98,7 +99,8 @@ def existing(folder: Path) -> Path:
         RunFolderError: it is missing, or holds no run.
     """
     if not is_run_folder(folder):
-        raise RunFolderError(f"{folder}: holds no run; name a run folder, such as one that `fedquilt runs` lists")
+        why = "holds no run" if folder.exists() else "there is no such folder"
+        raise RunFolderError(f"{folder}: {why}; name a run folder, such as one that `fedquilt runs` lists")
     return folder
 
 

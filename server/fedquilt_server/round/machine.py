@@ -56,7 +56,7 @@ class Machine:
         host_of: the agent that hosts each connected client: the first one that claimed it.
         exchange: the open exchange.
         finished: whether no further round opens: rounds or budget are used up, or too few clients have not declined.
-        paused: whether no further round opens.
+        paused: whether a person holds the next round back; ``Continued`` lets it open.
     """
 
     def __init__(

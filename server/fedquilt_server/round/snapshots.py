@@ -55,7 +55,7 @@ class MachineSnapshot:
         declined: clients that do no task any more.
         accepted: replies that count, of this round, each with the exchange in which it counts.
         standing: each client's last reply that counts, and the tasks that go on.
-        paused: whether no further round opens.
+        paused: whether a person holds the next round back; ``Continued`` lets it open.
     """
 
     agents: Mapping[str, KnownAgent] = field(default_factory=dict)

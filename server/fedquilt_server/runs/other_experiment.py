@@ -18,7 +18,7 @@ CHOOSE: Final = "choose another --out, or give the settings of that run to resum
 
 
 def name_other_experiment(folder: Path, before: str, now: str) -> str:
-    """Say that the folder holds a run of another experiment, and name the first keys that differ, with both values.
+    """Return a sentence: the folder holds a run of another experiment, and the first keys that differ, with values.
 
     Args:
         folder: the run's folder.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedquilt_common.plurals import counted
 from fedquilt_server.status.results import PrivacySpent, RoundResult
 from fedquilt_server.status.units import DASH
 
@@ -21,13 +22,13 @@ def describe_privacy(rows: Sequence[PrivacySpent]) -> str:
     """
     private, declined = sum(row.budget is not None for row in rows), sum(bool(row.declined) for row in rows)
     if not private:
-        return f"{count_clients(declined)} declined" if declined else ""
+        return f"{counted(declined, 'client')} declined" if declined else ""
     return f"{_describe_spent(rows, private)}{f', {declined} declined' if declined else ''}"
 
 
 def _describe_spent(rows: Sequence[PrivacySpent], private: int) -> str:
     most, known = most_spent(rows), sum(row.epsilon is not None for row in rows if row.budget is not None)
-    count = f"{known} of {count_clients(private)} {'has' if private == 1 else 'have'} reported one"
+    count = f"{known} of {counted(private, 'client')} {'has' if private == 1 else 'have'} reported one"
     if most is None:
         return f"epsilon: {count}"
     return f"largest epsilon {epsilon_text(most.epsilon)} of {describe_limit(most)}, {count}"
@@ -41,11 +42,6 @@ def describe_central(rounds: Sequence[RoundResult]) -> str:
     limit = f"{epsilon_text(spent.budget)} at delta {delta_text(spent.delta)}"
     known = f"{epsilon_text(spent.epsilon_known)} for those who know which clients took part"
     return f"epsilon {epsilon_text(spent.epsilon)} of {limit} for each client, by the coordinator's noise; {known}"
-
-
-def count_clients(number: int) -> str:
-    """Return ``1 client`` or ``2 clients``."""
-    return f"{number} client{'' if number == 1 else 's'}"
 
 
 def describe_limit(row: PrivacySpent) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from fedquilt_server.status.privacy_text import count_clients
+from fedquilt_common.plurals import counted
 from fedquilt_server.status.run_event import EventLevel
 from fedquilt_server.status.snapshot import CLIENT_FAILED, ENDED, BoardStatus, HealthState, Snapshot
 
@@ -108,12 +108,7 @@ def _failing_clients(s: Snapshot) -> Iterator[RunProblem]:
 def _declining(s: Snapshot) -> Iterator[RunProblem]:
     if declined := [row for row in s.privacy if row.declined]:
         example = f"client {declined[0].client}: {declined[0].declined.rstrip('.')}"
-        yield RunProblem("warning", f"{count_clients(len(declined))} declined: {example}")
-
-
-def count_boards(number: int) -> str:
-    """Return a number of boards as words."""
-    return f"{number} board" if number == 1 else f"{number} boards"
+        yield RunProblem("warning", f"{counted(len(declined), 'client')} declined: {example}")
 
 
 def _sites(s: Snapshot) -> Iterator[RunProblem]:
@@ -121,7 +116,7 @@ def _sites(s: Snapshot) -> Iterator[RunProblem]:
     boards = (board for board in s.boards if not board.is_relay)
     behind = Counter(board.site for board in boards if board_health(board) == "unreachable")
     for site in sorted(behind, key=natural_key):
-        yield RunProblem("warning", f"Site {site} is cut off ({count_boards(behind[site])} behind it)")
+        yield RunProblem("warning", f"Site {site} is cut off ({counted(behind[site], 'board')} behind it)")
 
 
 def _boards(s: Snapshot) -> Iterator[RunProblem]:

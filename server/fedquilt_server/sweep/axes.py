@@ -33,16 +33,22 @@ class Choice:
 
 @dataclass(frozen=True)
 class SweepAxis:
-    """A key that varies, or a free name whose labels each set several keys."""
+    """A key that varies, or a free name whose labels each set several keys; ``place`` is where it is written."""
 
     name: str
     choices: tuple[Choice, ...]
+    place: str
     labelled: bool = False
 
     @property
     def values(self) -> list[AxisValue]:
         """The values, or the labels."""
         return [choice.value for choice in self.choices]
+
+    @property
+    def overrides(self) -> list[Override]:
+        """What the values set, one after the other."""
+        return [override for choice in self.choices for override in choice.overrides]
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,7 @@ def read_axis(name: str, raw: Any, place: str) -> SweepAxis:
         raise ExperimentError(f"{place}: has no value; give at least one")
     if twice := _first_repeated(value_text(choice.value) for choice in choices):
         raise ExperimentError(f"{place}: {twice} occurs twice; keep one of them")
-    return SweepAxis(name, tuple(choices), isinstance(raw, Mapping))
+    return SweepAxis(name, tuple(choices), place, isinstance(raw, Mapping))
 
 
 def select(axis: SweepAxis, values: Sequence[Any], place: str) -> SweepAxis:

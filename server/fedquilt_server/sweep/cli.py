@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 
 from fedquilt_common.broker_options import BrokerCaOption, BrokerCertOption, BrokerKeyOption, ServedFederationOption
+from fedquilt_common.command_app import CommandApp
 from fedquilt_common.errors import ExperimentError, RunFailedError
 from fedquilt_common.experiment_file import parse_override
 from fedquilt_common.process.signals import StopSignal
@@ -34,7 +35,7 @@ from fedquilt_server.sweep.scores import group_cases, make_table, manifest_with_
 from fedquilt_server.sweep.sweep_file import parse_axes, read_source, vary
 from fedquilt_server.sweep.sweeper import default_jobs, run_sweep
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = CommandApp()
 
 
 @app.callback()

@@ -10,7 +10,7 @@ from typing import Final
 
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment, dump_experiment
-from fedquilt_common.experiment_file import Override, make_experiment
+from fedquilt_common.experiment_file import Override, explain_override_path, make_experiment
 from fedquilt_server.runs.other_experiment import name_other_experiment
 from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.sweep.axes import SweepAxis, Variation, combine
@@ -104,18 +104,33 @@ def first_states(plan: SweepPlan) -> list[SweptRun]:
 def _make_experiments(
     source: SweepSource, variations: Sequence[Variation], overrides: Sequence[Override]
 ) -> list[Experiment]:
+    mistaken = _find_mistaken_keys(source, overrides)
     made = list[Experiment]()
     problems: dict[str, list[str]] = {}
     for variation in variations:
+        valid = [override for override in variation.overrides if override.path not in mistaken]
         try:
-            made.append(make_experiment(source.base, source.base_place, [*variation.overrides, *overrides]))
+            made.append(make_experiment(source.base, source.base_place, [*valid, *overrides]))
         except ExperimentError as error:
             for line in str(error).splitlines():
                 problems.setdefault(line, []).append(variation.label)
-    if problems:
-        lines = [*_problem_lines(problems, len(variations)), *_advice(source, problems)]
+    if mistaken or problems:
+        lines = [*mistaken.values(), *_problem_lines(problems, len(variations)), *_advice(source, problems)]
         raise ExperimentError("\n".join(lines))
     return made
+
+
+def _find_mistaken_keys(source: SweepSource, overrides: Sequence[Override]) -> dict[str, str]:
+    """Return an error for each varied key that no experiment has, whatever its value. Keys are dotted paths."""
+    varied = {override.path: axis for axis in source.axes for override in axis.overrides}
+    has_other_algorithm = {"algorithm", "algorithm.name"} & {*varied, *(override.path for override in overrides)}
+    base = {} if has_other_algorithm else source.base
+    found = {path: explain_override_path(path, base) for path in varied}
+    return {path: _key_error(varied[path], path, why) for path, why in found.items() if why}
+
+
+def _key_error(axis: SweepAxis, path: str, why: str) -> str:
+    return f"{axis.place}: {path}: {why}" if axis.labelled else f"{axis.place}: {why}"
 
 
 def _problem_lines(problems: Mapping[str, Sequence[str]], runs: int) -> Iterator[str]:

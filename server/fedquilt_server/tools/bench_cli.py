@@ -11,6 +11,7 @@ import typer
 from pydantic import ValidationError
 from rich.table import Table
 
+from fedquilt_common.command_app import CommandApp
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.sections import FleetLine
 from fedquilt_common.process.signals import StopSignal
@@ -19,10 +20,8 @@ from fedquilt_common.terminal import make_console
 from fedquilt_server.status.console import print_message
 from fedquilt_server.tools.lora import Lora
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-bench_app = typer.Typer(
-    no_args_is_help=True, help="Measure rounds without training, and estimate transfers over narrow links."
-)
+app = CommandApp()
+bench_app = CommandApp(help="Measure rounds without training, and estimate transfers over narrow links.")
 app.add_typer(bench_app, name="bench")
 
 MOST = 10**12

@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
+from fedquilt_common.command_app import CommandApp
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.wire.topics import NAME_PATTERN
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = CommandApp()
 
 
 @app.callback()

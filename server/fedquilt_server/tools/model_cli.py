@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
+from fedquilt_common.command_app import CommandApp
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.rejections import list_problems
@@ -16,8 +17,8 @@ from fedquilt_common.terminal import make_console
 from fedquilt_common.user_imports import print_to_stderr
 from fedquilt_server.tools.inspect_model import LEVELS, WIDTHS, inspect_model, print_report, read_options
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-model_app = typer.Typer(no_args_is_help=True, help="Inspect a model and its sub-models.")
+app = CommandApp()
+model_app = CommandApp(help="Inspect a model and its sub-models.")
 app.add_typer(model_app, name="model")
 
 

@@ -14,6 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
 from fedquilt_common.broker_options import check_federation
+from fedquilt_common.command_app import CommandApp
 from fedquilt_common.errors import ExperimentError, RunFailedError
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.terminal import make_console
@@ -28,7 +29,7 @@ from fedquilt_server.watch.screen import describe_event, screen_lines
 from fedquilt_server.watch.state import WatchSource, WatchState
 from fedquilt_server.watch.threaded import ThreadedSource
 
-app = typer.Typer(add_completion=False, no_args_is_help=False, pretty_exceptions_enable=False)
+app = CommandApp(no_args_is_help=False)
 STEP_SECONDS: Final = 0.25
 CLOCK_SECONDS: Final = 1.0
 _ADDRESS: Final = re.compile(r"\w+://|\[?[\w.:-]+\]?:\d+(/|$)")

@@ -42,7 +42,7 @@ def changed_entries(before: Mapping[str, object], now: Mapping[str, object]) -> 
     return {key: value for key, value in now.items() if before.get(key) != value}
 
 
-def draw_timeline(snapshot: Snapshot) -> Timeline:
+def make_timeline(snapshot: Snapshot) -> Timeline:
     """Return the timeline of the replies that the snapshot holds, and of the open exchange."""
     exchanges: dict[str, ExchangeTimes] = {}
     bars: dict[str, Bar] = {}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from fedquilt_common.plurals import counted
 from fedquilt_common.wire.messages import ESTIMATE
-from fedquilt_server.status.privacy_text import count_clients
 from fedquilt_server.status.problems import SEVERITY, board_health
 from fedquilt_server.status.snapshot import BoardStatus
 from fedquilt_server.status.units import DASH, energy, is_number, memory, number, percent
@@ -51,7 +51,7 @@ def _clients(board: BoardStatus) -> str:
     if not board.unnamed_clients:
         return _cut(ranges(board.clients), 60)
     if not board.clients:
-        return count_clients(board.unnamed_clients)
+        return counted(board.unnamed_clients, "client")
     return f"{_cut(ranges(board.clients), 50)} and {board.unnamed_clients} more"
 
 

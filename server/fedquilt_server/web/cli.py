@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 from fastapi import FastAPI
 
+from fedquilt_common.command_app import CommandApp
 from fedquilt_common.process.file_limit import raise_file_limit
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_server.library.run_library import RunLibrary
@@ -20,7 +21,7 @@ from fedquilt_server.web.library_app import create_library_app
 from fedquilt_server.web.options import AllowHost
 from fedquilt_server.web.server import WebServer
 
-app = typer.Typer(add_completion=False, no_args_is_help=False, pretty_exceptions_enable=False)
+app = CommandApp(no_args_is_help=False)
 DEFAULT_RUNS: Final = Path("runs")
 STEP_SECONDS: Final = 0.2
 

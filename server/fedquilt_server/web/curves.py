@@ -80,7 +80,7 @@ def count_common(before: Sequence[object], now: Sequence[object]) -> int:
     return next((i for i, (a, b) in pairs if a is not b and a != b), min(len(before), len(now)))
 
 
-def draw_curves(history: Sequence[RoundResult], metric: Metric, before: Curves | None = None) -> Curves:
+def make_curves(history: Sequence[RoundResult], metric: Metric, before: Curves | None = None) -> Curves:
     """Return the points of all curves.
 
     Of a long run, the settled rounds become buckets; each keeps the highest and the lowest value of each curve. The

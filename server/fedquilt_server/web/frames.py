@@ -21,9 +21,9 @@ from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import RunEvent
 from fedquilt_server.status.snapshot import ENDED, BoardStatus, Snapshot, StatusStore
 from fedquilt_server.web import view
-from fedquilt_server.web.bars import Timeline, draw_timeline, measure_height
+from fedquilt_server.web.bars import Timeline, make_timeline, measure_height
 from fedquilt_server.web.cells import BoardCells, format_cells
-from fedquilt_server.web.curves import Curves, count_common, draw_curves, encode_json
+from fedquilt_server.web.curves import Curves, count_common, encode_json, make_curves
 from fedquilt_server.web.fragments import BOARDS_SHOWN, EVENTS_SHOWN, ROUNDS_SHOWN, Renderer
 from fedquilt_server.web.quilt import coverage_rows, has_sub_models
 
@@ -144,7 +144,7 @@ class FrameSource:
             parts=self._renderer.parts(snapshot, summary),
             boards=_board_cells(snapshot.boards, last),
             curves=curves,
-            timeline=draw_timeline(snapshot),
+            timeline=make_timeline(snapshot),
             quilt=(last.quilt if last else 0) + int(before is None or before.coverage is not snapshot.coverage),
         )
 
@@ -200,7 +200,7 @@ class FrameSource:
 
 
 def _draw(history: Sequence[RoundResult], metric: Metric, last: Frame | None) -> Curves:
-    return draw_curves(history, metric, last.curves if last else None)
+    return make_curves(history, metric, last.curves if last else None)
 
 
 def count_new(before: Sequence[RunEvent], now: Sequence[RunEvent]) -> int | None:

@@ -16,7 +16,7 @@ from fedquilt_common.errors import RunFolderError
 from fedquilt_server.library.recorded_run import RecordedStatus, read_run
 from fedquilt_server.library.run_library import LibraryRun, RunLibrary
 from fedquilt_server.status.scores import choose_metric
-from fedquilt_server.web.curves import draw_curves
+from fedquilt_server.web.curves import make_curves
 from fedquilt_server.web.open_run import RequestedRun
 
 CURVES_KEPT: Final = 16
@@ -78,7 +78,7 @@ class CurveTexts:
             stamps, text = self._texts.pop(run.id, (None, ""))
             if stamps != run.stamps:
                 rounds = read_run(run.folder).rounds
-                text = draw_curves(rounds, choose_metric(rounds)).text
+                text = make_curves(rounds, choose_metric(rounds)).text
             self._texts[run.id] = (run.stamps, text)
             while len(self._texts) > CURVES_KEPT:
                 self._texts.popitem(last=False)

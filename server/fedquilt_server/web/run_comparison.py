@@ -12,7 +12,7 @@ from fedquilt_server.library.comparison import ComparedRow, Comparison, compare_
 from fedquilt_server.library.recorded_run import RecordedRun, RecordedStatus, name_runs, read_run
 from fedquilt_server.library.run_library import LibraryRun
 from fedquilt_server.status.scores import choose_metric
-from fedquilt_server.web.curves import COLUMNS, draw_curves
+from fedquilt_server.web.curves import COLUMNS, make_curves
 
 MOST_COMPARED: Final = 8
 """Runs that one comparison shows: more curves could not be told apart."""
@@ -88,7 +88,7 @@ class RunsSideBySide:
 
 
 def _points(run: RecordedRun, metric: Metric) -> dict[str, Any]:
-    points = draw_curves(run.rounds, metric).points
+    points = make_curves(run.rounds, metric).points
     return {name: [point[COLUMNS.index(name)] for point in points] for name in _COLUMNS}
 
 

@@ -144,7 +144,7 @@ def test_a_round_that_is_begun_again_begins_from_the_same_memory(tmp_path: Path)
     drafts.reply.write_text("reply")
     drafts.memory.write_text("memory 2.1")
     store.commit(second, drafts, (2, 0), memory=digest_file(drafts.memory, "xxh3"))
-    found = {moment: store.memory(CLIENT, moment) for moment in ((1, 0), (2, 0), (2, 1))}
+    found = {exchange: store.memory(CLIENT, exchange) for exchange in ((1, 0), (2, 0), (2, 1))}
     assert [kept and kept.path.read_text() for kept in found.values()] == ["memory 1", "memory 2", "memory 2.1"]
     commit(store, 2, (1, 0), text="again")
     assert memory(store, 1) == "memory 1"

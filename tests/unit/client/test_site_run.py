@@ -167,7 +167,7 @@ def test_a_clock_that_is_behind_does_not_hold_replies_beyond_the_deadline(
 
 def test_clients_that_appear_later_are_waited_for(hall: Hall) -> None:
     hall.open()
-    hall.run.meet("d", hall.appear("d", (4,)))
+    hall.run.add_clients("d", hall.appear("d", (4,)))
     hall.send_all()
     assert hall.taken() == []
     hall.send("d", 4)

@@ -21,7 +21,7 @@ from fedquilt_client.worker import Worker
 from fedquilt_client.written_replies import reply_header
 from fedquilt_common.algorithm_api import Reply
 from fedquilt_common.datasets import load_dataset
-from fedquilt_common.datasets.public import digest_samples, public_set
+from fedquilt_common.datasets.public import digest_public_set, public_set
 from fedquilt_common.datasets.shares import digest_shares, shares
 from fedquilt_common.errors import AlgorithmError
 from fedquilt_common.experiment.experiment import Experiment
@@ -180,7 +180,7 @@ def test_labels_are_made_of_the_coordinators_public_set_or_not_at_all(own_digest
     own = kit.package("careless", f"Path({str(marker)!r}).touch()\nreturn Reply({{}})")
     data = {"set": "digits", "clients": 4, "public": {"samples": 20}}
     run = kit.run(algorithm={"name": own}, data=data)
-    digest = digest_samples(public_set(experiment_of(run), load_dataset("digits"))) if own_digest else "0" * 64
+    digest = digest_public_set(public_set(experiment_of(run), load_dataset("digits"))) if own_digest else "0" * 64
     event = do(kit.job(run.model_copy(update={"public": digest}), labels=True, allowed=["careless"]))
     assert (event["event"], marker.exists()) == (("done", True) if own_digest else ("failed", False))
     assert own_digest or "the public set on this board differs" in event["reason"]

@@ -128,7 +128,11 @@ def test_equal_only_with_equal_extra_fields() -> None:
         ("fleet={kind: weak}", "fleet = {'kind': 'weak'}: must be a list"),
         ("data.partition.alpha=null", "data.partition.alpha: the scheme 'dirichlet' needs it"),
         ("data.partition.scheme=uniform", "the scheme 'uniform' does not use it"),
-        ("data.clients=9", "fleet = '8 clients': its lines must add up to 9"),
+        ("data.clients=9", "yaml: fleet: the clients of its lines add up to 8, but data.clients is 9; make them equal"),
+        (
+            "fleet.0={clients: 4, variants: [{}, {}, {}, {}, {}]}",
+            "fleet.0.variants: the line has 5 variants for 4 clients; remove those without a client",
+        ),
         ("participation.per_round=9", "participation.per_round = 9: there are 8 clients"),
         ("participation.per_round=5", "participation.quorum = 6: only 5 take part"),
         ("fleet.1.agents=5", "fleet.1.agents = 5: the line has only 4 clients"),
@@ -220,7 +224,9 @@ def test_bad_overrides(override: str, expected: str) -> None:
     ("text", "expected"),
     [
         ("", "is empty"),
-        ("- 1", "is a list"),
+        ("- 1", "holds a list, not keys; write keys such as name"),
+        ("name", "holds text, not keys"),
+        ("3", "holds a single value, not keys"),
         ("name: x\n bad: 3", "file.yaml:2:5"),
         ("a: 1\nb: 2\na: 3", "file.yaml:3:1: the key 'a' occurs twice"),
         ("a: {b: 1, b: 2}", "file.yaml:1:11: the key 'b' occurs twice"),

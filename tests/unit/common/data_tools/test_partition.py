@@ -273,6 +273,7 @@ def test_the_commands_print_what_to_do_next(tmp_path: Path, capsys: pytest.Captu
     [
         (["publish", "empty", "--out", "b"], 5),
         (["publish", "empty", "--out", "b.tgz"], 4),
+        (["publish", "empty", "--out", "b.tbz2"], 4),
         (["publish", "empty", "--out", "b.TGZ"], 4),
         (["partition", "no.yaml", "--out", "b"], 4),
     ],

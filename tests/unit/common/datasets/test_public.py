@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedquilt_common.datasets import FOLDER_VARIABLE, load_dataset
-from fedquilt_common.datasets.public import digest_samples, own_public, public_set
+from fedquilt_common.datasets.public import digest_public_set, own_public, public_set
 from fedquilt_common.datasets.shares import shares
 from fedquilt_common.errors import DataUnavailableError, ExperimentError, FedquiltError
 from fedquilt_common.experiment.experiment import Experiment
@@ -46,8 +46,8 @@ def test_another_seed_draws_others_and_has_another_digest() -> None:
     one, same, other = (
         public_set(experiment({"samples": 50}).model_copy(update={"seed": seed}), DIGITS) for seed in (1, 1, 2)
     )
-    assert digest_samples(one) == digest_samples(same) != digest_samples(other)
-    assert digest_samples(one) != digest_samples(one.reshape(50, 64))
+    assert digest_public_set(one) == digest_public_set(same) != digest_public_set(other)
+    assert digest_public_set(one) != digest_public_set(one.reshape(50, 64))
 
 
 @pytest.mark.parametrize(("samples", "count"), [(None, 30), (12, 12)])

@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import os
+import shutil
 import stat
 import struct
 import tarfile
@@ -17,7 +18,11 @@ from typing import Literal
 
 import pytest
 
+from fedquilt_common.data_tools.folder_facts import describe_folder
+from fedquilt_common.data_tools.published import PUBLISHED
+from fedquilt_common.datasets.archives import read_files
 from fedquilt_common.downloads import unpack as module
+from fedquilt_common.downloads.members import TAR_SUFFIXES
 from fedquilt_common.downloads.unpack import UnpackLimits, unpack, unpack_file
 from fedquilt_common.errors import DataUnavailableError
 
@@ -74,6 +79,18 @@ def test_every_kind_of_archive_is_unpacked(tmp_path: Path, suffix: str) -> None:
     assert contents(tmp_path / "out") == FILES
     assert done[-1] == sum(map(len, FILES.values()))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", archive.name]
+
+
+@pytest.mark.parametrize("suffix", TAR_SUFFIXES)
+def test_every_tar_that_is_unpacked_is_also_read_listed_and_described(tmp_path: Path, suffix: str) -> None:
+    archive = make_tar(tmp_path / f"phone{suffix}", *((plain(name), content) for name, content in FILES.items()))
+    archive.write_bytes(PACKERS[suffix](archive.read_bytes()))
+    unpack(archive, tmp_path / "out")
+    shutil.rmtree(tmp_path / "out")
+    assert [file.name for file in read_files(tmp_path, lambda _: True)] == [Path(name).name for name in FILES]
+    for name in ("ut-har", "wisdm-p"):
+        assert not list(PUBLISHED[name].find_missing(tmp_path))
+    assert [file.what for file in describe_folder(tmp_path)] == ["4 files, such as beside.txt"]
 
 
 @pytest.mark.parametrize("packing", PACKERS)

@@ -18,7 +18,7 @@ from fedquilt_common.privacy.accountant import Charge
 from fedquilt_common.privacy.ledger import LedgerEntry, append_entries, ledger_file, measure_ledgers, read_ledger
 from fedquilt_common.privacy.noise_key import KEY_VARIABLE, open_key
 from fedquilt_common.privacy.samples_spent import (
-    digest_samples,
+    digest_sample_ids,
     find_related,
     identify_samples,
     keep_samples,
@@ -90,8 +90,8 @@ def test_samples_keep_their_ledger_in_another_shard(tmp_path: Path) -> None:
     first, other, both = (identify_samples(samples(*rows)) for rows in ((1, 2), (3, 4), (2, 3, 5)))
     for ids, run in ((first, "a"), (other, "b")):
         append_entries(ledger_file(tmp_path, keep_samples(tmp_path, ids, own=False)), [entry(run=run)])
-    assert find_related(tmp_path, first, own=False) == [digest_samples(first)]
-    assert set(find_related(tmp_path, both, own=False)) == {digest_samples(ids) for ids in (first, other, both)}
+    assert find_related(tmp_path, first, own=False) == [digest_sample_ids(first)]
+    assert set(find_related(tmp_path, both, own=False)) == {digest_sample_ids(ids) for ids in (first, other, both)}
     assert identify_samples(samples(2, 1)).tolist() == first.tolist()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from fedquilt_common.errors import FederationError
 from fedquilt_common.experiment.agent_config import read_agent_config
 from fedquilt_common.experiment.relay_config import RelayConfig
 from fedquilt_common.files.yaml_text import load_yaml
+from fedquilt_server.provisioning.authority import expiry
 from fedquilt_server.provisioning.broker_files import required_files
-from fedquilt_server.provisioning.federation import Federation, make_federation
+from fedquilt_server.provisioning.federation import DAYS, Federation, make_federation
 from fedquilt_server.provisioning.owners import read_assignments
 from fedquilt_server.provisioning.renewal import boards_elsewhere
 
@@ -30,6 +32,11 @@ def topics_of(federation: Federation, site: str) -> list[str]:
 
 def serial_of(path: Path) -> int:
     return x509.load_pem_x509_certificate(path.read_bytes()).serial_number
+
+
+def days_left(path: Path) -> int:
+    until = expiry(x509.load_pem_x509_certificate(path.read_bytes()))
+    return round((until - datetime.now(timezone.utc)) / timedelta(days=1))
 
 
 def test_the_command_writes_a_broker_with_a_bridge_and_the_boards_connect_to_it(
@@ -75,6 +82,22 @@ def test_a_renewal_withdraws_the_certificate_of_the_bridge(made: Federation) -> 
     assert after.connection == before.connection
     assert [entry.serial for entry in made.record.withdrawn] == [before.serial]
     assert made.record.withdrawn[0].board == "site-hall"
+
+
+def test_new_certificates_of_a_site_are_valid_as_long_as_days_has_it(
+    made: Federation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["federation", "broker", "--folder", str(made.folder)]
+    names = ("broker.crt", "bridge.crt", "relay/tls.crt")
+    cases: list[tuple[list[str], int]] = [
+        (["--days", "30"], 30), ([], 30), (["--renew", "--days", "7"], 7), (["--renew"], DAYS)
+    ]  # fmt: skip
+    for options, days in cases:
+        assert cli.run([*command, "--site", "hall", "--broker", "hall.example", "--relay", *options]) == 0
+        assert {days_left(made.site_folder("hall") / name) for name in names} == {days}
+    capsys.readouterr()
+    assert cli.run([*command, "--days", "30"]) == 2
+    assert "name it with --site" in " ".join(capsys.readouterr().err.replace("│", "").split())
 
 
 def test_a_relay_comes_and_goes_with_its_certificate_and_its_topics(

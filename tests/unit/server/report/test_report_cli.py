@@ -133,6 +133,15 @@ def test_wrong_words_are_refused_with_a_message(
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_compare_names_a_folder_that_is_missing_or_holds_no_run(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "empty").mkdir()
+    for name, why in (("nowhere", "there is no such folder"), ("empty", "holds no run")):
+        assert run(["compare", str(folder / "good"), str(folder / name)]) == RunFolderError.exit_code
+        assert f"{folder / name}: {why}; name a run folder" in capsys.readouterr().err
+
+
 def test_report_prints_where_it_is_and_what_is_not_averaged(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["report", str(folder), "--format", "md"]) == 0
     out = capsys.readouterr().out

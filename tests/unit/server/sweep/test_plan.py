@@ -66,6 +66,51 @@ def test_every_invalid_run_is_named_at_once(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        ("training.lrr", "unknown key 'lrr'; did you mean 'lr'?"),
+        ("trainin.lr", "unknown key 'trainin'; did you mean 'training'?"),
+        ("rounds.first", "rounds has no keys; set rounds"),
+        ("fleet.0.kin", "unknown key 'kin'; did you mean 'kind'?"),
+        ("algorithm.muu", "unknown field; did you mean 'mu'?"),
+        ("training..lr", "write it as dotted.path=value, such as training.lr=0.05"),
+    ],
+)
+def test_a_mistaken_key_is_reported_once_whatever_its_values(tmp_path: Path, key: str, why: str) -> None:
+    base = DIGITS | {"algorithm": {"name": "fedprox", "mu": 0.1}}
+    with pytest.raises(ExperimentError) as caught:
+        plan(tmp_path, {key: [1, 2, 3], "seed": [1, -2]}, base=base)
+    assert str(caught.value).splitlines() == [
+        f"--vary {key}: {why}",
+        "--vary seed=-2: seed = -2: must be at least 0",
+        *(f"    in the run {key}={value}, seed=-2" for value in (1, 2, 3)),
+    ]
+
+
+def test_a_mistaken_key_of_labels_is_reported_once(tmp_path: Path) -> None:
+    labels = {"a": {"seed": 1, "training.lrr": 1}, "b": {"seed": 2, "training.lrr": 2}}
+    with pytest.raises(ExperimentError) as caught:
+        plan(tmp_path, {"way": labels})
+    assert str(caught.value) == "--vary way: training.lrr: unknown key 'lrr'; did you mean 'lr'?"
+
+
+@pytest.mark.parametrize("change", [{"algorithm.name": ["fedprox"]}, {"algorithm": [{"name": "fedprox", "mu": 0.5}]}])
+def test_a_field_that_only_another_varied_algorithm_has_is_no_mistake(tmp_path: Path, change: dict[str, Any]) -> None:
+    assert [run.experiment.algorithm.fields for run in plan(tmp_path, change | {"algorithm.mu": [1, 2]}).runs] == [
+        {"mu": 1}, {"mu": 2},
+    ]  # fmt: skip
+    (one,) = plan(tmp_path, {"algorithm.mu": [1]}, "algorithm.name=fedprox").runs
+    assert one.experiment.algorithm.fields == {"mu": 1}
+
+
+@pytest.mark.parametrize("key", ["data.partition.classes.0", "model.hidden", "fleet.0.agents"])
+def test_items_of_lists_and_parameters_of_models_can_vary(tmp_path: Path, key: str) -> None:
+    data = DIGITS["data"] | {"partition": {"scheme": "per-class", "per_class": 20, "classes": [2, 5]}}
+    made = plan(tmp_path, {key: [1, 2]}, base=DIGITS | {"data": data, "fleet": [{"kind": "a", "clients": 2}]})
+    assert len(made.runs) == 2
+
+
 def test_an_algorithm_without_its_field_gets_advice(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError) as caught:
         plan(tmp_path, {"algorithm.name": ["fedavg", "feddyn"]})
@@ -95,9 +140,9 @@ def test_a_sweep_that_makes_no_sense_is_refused(
 
 
 def test_what_is_no_experiment_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ExperimentError, match=r"digits\.yaml: is a list"):
+    with pytest.raises(ExperimentError, match=r"digits\.yaml: holds a list, not keys"):
         plan(tmp_path, {"seed": [1]}, base=[1])
-    with pytest.raises(ExperimentError, match=r"digits\.yaml: is a list"):
+    with pytest.raises(ExperimentError, match=r"digits\.yaml: holds a list, not keys"):
         plan(tmp_path, {}, base=[1])
 
 

@@ -16,7 +16,7 @@ from fedquilt_server.library import run_library
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.web import neighbours as neighbours_module
-from fedquilt_server.web.curves import COLUMNS, Curves, draw_curves
+from fedquilt_server.web.curves import COLUMNS, Curves, make_curves
 from fedquilt_server.web.server import PageServer
 
 OpenPage = Callable[[Path], httpx.Client]
@@ -93,7 +93,7 @@ def test_the_curves_of_another_run_are_thinned(open_page: OpenPage, tmp_path: Pa
     rounds = make_rounds([number / 5000 for number in range(1500)])
     write_run(tmp_path / "long", rounds=rounds)
     found = open_page(write_run(tmp_path / "now")).get("/api/v1/runs/long/curves").json()
-    assert found == draw_curves(rounds, ACCURACY).since(None)
+    assert found == make_curves(rounds, ACCURACY).since(None)
     assert set(found) == {"start", "measure", "title", "share", *COLUMNS}
     assert len(found["round"]) < 750
 
@@ -105,9 +105,9 @@ def test_curves_are_drawn_again_only_if_the_run_has_changed(
 
     def draw(rounds: Sequence[RoundResult], measure: Metric) -> Curves:
         drawn.append(len(rounds))
-        return draw_curves(rounds, measure)
+        return make_curves(rounds, measure)
 
-    monkeypatch.setattr(neighbours_module, "draw_curves", draw)
+    monkeypatch.setattr(neighbours_module, "make_curves", draw)
     web = open_page(write_run(tmp_path / "now"))
     write_run(tmp_path / "other", (0.1, 0.2))
     for _ in range(3):

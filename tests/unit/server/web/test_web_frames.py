@@ -18,8 +18,8 @@ from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.run_event import RunEvent
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot, StatusStore
 from fedquilt_server.web import frames
-from fedquilt_server.web.bars import draw_timeline
-from fedquilt_server.web.curves import BUCKETS, COLUMNS, RAW_POINTS, draw_curves, split_seconds
+from fedquilt_server.web.bars import make_timeline
+from fedquilt_server.web.curves import BUCKETS, COLUMNS, RAW_POINTS, make_curves, split_seconds
 from fedquilt_server.web.fragments import EVENTS_SHOWN, ROUNDS_SHOWN
 from fedquilt_server.web.frames import FRAME_SECONDS, FrameSource
 from fedquilt_server.web.quilt import coverage_rows, thin_coverage
@@ -209,7 +209,7 @@ def test_curves_are_continued_or_begun_again() -> None:
 
 
 def test_a_curve_knows_bytes_and_seconds_since_the_start() -> None:
-    curves = draw_curves([row(1, bytes_down=10, bytes_up=5, seconds=2.0), row(2, bytes_up=1, seconds=0.5)], ACCURACY)
+    curves = make_curves([row(1, bytes_down=10, bytes_up=5, seconds=2.0), row(2, bytes_up=1, seconds=0.5)], ACCURACY)
     sent = curves.since(None)
     assert (sent["bytes"], sent["seconds"]) == ([15.0, 16.0], [2.0, 2.5])
 
@@ -224,7 +224,7 @@ def test_the_parts_of_a_round_add_up() -> None:
 def test_long_curves_are_thinned_but_keep_their_extremes() -> None:
     rows = [row(n, accuracy=n / 20000, loss=1.0) for n in range(1, 10_001)]
     rows[4321] = row(4322, accuracy=0.999, loss=77.0)
-    curves = draw_curves(rows, ACCURACY)
+    curves = make_curves(rows, ACCURACY)
     assert len(curves.points) < 14 * BUCKETS + 2 * RAW_POINTS
     rounds, losses = ([point[COLUMNS.index(name)] or 0 for point in curves.points] for name in ("round", "loss"))
     assert 77.0 in losses
@@ -237,7 +237,7 @@ def test_the_page_brings_its_curves_so_that_they_do_not_wait_for_the_stream() ->
     html = page.source.page()
     found = re.search(r'data-curves="(.*?)"', html)
     assert found is not None
-    assert json.loads(unescape(found[1])) == draw_curves(page.store.current.history, ACCURACY).since(None)
+    assert json.loads(unescape(found[1])) == make_curves(page.store.current.history, ACCURACY).since(None)
     frame = html.partition("events?frame=")[2].partition('"')[0]
     sent = parse_events(Reader(page.source, frame).events(0.0))
     assert "timeline" in sent
@@ -255,9 +255,9 @@ def test_pages_that_open_at_the_same_frame_share_the_bytes() -> None:
 
 def test_a_new_round_of_a_long_run_adds_one_point() -> None:
     rows = [row(n, accuracy=n / 20000) for n in range(1, 5002)]
-    before = draw_curves(rows[:-1], ACCURACY)
-    after = draw_curves(rows, ACCURACY, before)
-    assert after.points == draw_curves(rows, ACCURACY).points
+    before = make_curves(rows[:-1], ACCURACY)
+    after = make_curves(rows, ACCURACY, before)
+    assert after.points == make_curves(rows, ACCURACY).points
     sent = after.since(before)
     assert (sent["round"], sent["start"]) == ([5001], len(before.points))
     assert set(sent) == {"start", "measure", "title", "share", *COLUMNS}
@@ -294,7 +294,7 @@ def test_the_timeline_sends_new_bars_and_the_end_of_an_exchange() -> None:
 
 def test_a_reply_to_an_earlier_task_is_drawn_in_the_round_in_which_it_counts() -> None:
     times = {"began_at": 102.0, "arrived_at": 103.0, "closed_at": 104.0, "train_seconds": 9.0}
-    drawn = draw_timeline(Snapshot(reply_rows=[reply(1, round=1, counted_round=3, counted_exchange=0, **times)]))
+    drawn = make_timeline(Snapshot(reply_rows=[reply(1, round=1, counted_round=3, counted_exchange=0, **times)]))
     assert drawn.exchanges == {"3.0": (3, 0, 100.0, 104.0)}
     assert list(drawn.bars.values()) == [("3.0", "pi-1", 1, 0, 2000, 3000, "accepted")]
 
@@ -306,7 +306,7 @@ def test_a_reply_with_strange_times_breaks_no_timeline(value: float | None) -> N
         reply(2, began_at=value, arrived_at=value, closed_at=value, train_seconds=value),
         reply(None),
     ]
-    drawn = draw_timeline(Snapshot(reply_rows=rows, opened_at=value, phase="training", awaited=[4]))
+    drawn = make_timeline(Snapshot(reply_rows=rows, opened_at=value, phase="training", awaited=[4]))
     json.dumps(drawn.since(None), allow_nan=False)
     assert len(drawn.bars) == 1
 
