@@ -54,7 +54,7 @@ class PrivacyAccount:
     meter: PrivacyMeter
 
     def withhold(self, reply: Reply) -> Reply:
-        """Return the reply without what tells more of the samples than the training: their number, and the loss."""
+        """Return the reply without the number of samples and the loss, which reveal more than training does."""
         metrics = {name: value for name, value in reply.metrics.items() if name in PUBLIC_METRICS}
         if self.meter.charges:
             metrics["epsilon"] = self.meter.epsilon

@@ -63,7 +63,7 @@ class TakenReply:
     pause: float = SHORTEST_PROBE_SECONDS
 
     def take_probe(self, now: float) -> bool:
-        """Return whether the board asks no more often than agents do, whose pauses double."""
+        """Return whether a probe is due; if it is, double the pause until the next, as agents do."""
         if now < self.probe_at:
             return False
         self.probe_at, self.pause = now + self.pause, min(2 * self.pause, LAST_PROBE_SECONDS)

@@ -230,7 +230,7 @@ class Worker:
         return _DoneTask(ctx, reply, reply_header(job, board.run, reply, taken))
 
     def _find_energy(self, job: Job) -> float | None:
-        """Return the joules that the task has taken, None if unknown; the agent knows those of a long job."""
+        """Return the joules that the task has taken, None if unknown; for a long job, the agent measures them."""
         if not (job.measured and job.metered):
             return None
         seconds = time.monotonic() - self._began

@@ -38,7 +38,7 @@ _CHILD_SIGNALS: Final = (signal.SIGCHLD, signal.SIGTERM)
 
 
 class RefusedError(Exception):
-    """A command cannot run as a fork of this process; the text says why."""
+    """A command cannot run as a fork of this process; the text gives the reason."""
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,10 @@ class SecureClient:
         secrets, peers = self._open(task, "own"), decode_clients(task.scalars)
         members, threshold = secrets["members"].tolist(), int(secrets["threshold"][0])
         if "masked_with" in secrets:
-            raise PayloadError("a second reply would be hidden by the same masks")
+            raise PayloadError(
+                "this client has sent its masked reply of this sum; a second one with the same masks would reveal the "
+                "difference"
+            )
         if self.ctx.client not in peers or not set(peers) <= set(members) or len(set(peers)) < threshold:
             raise PayloadError(f"masks with clients {peers}: too few of {members} have sent shares")
         weight = self.weigh(reply)

@@ -34,7 +34,7 @@ def withdraw(
 
 
 def check_bundle(record: FederationRecord, board: str, certificate: Path) -> None:
-    """Check that a board's certificate, if its file exists, is the one that the record knows.
+    """Check that a board's certificate, if its file exists, is the one in the record.
 
     Raises:
         FederationError: it is another one, or is withdrawn: a command was interrupted.

@@ -46,7 +46,7 @@ OnRound = Callable[[ReplayedRound], None]
 
 
 class _DifferenceError(Exception):
-    """The replay differs from the recorded run; the text says where and how."""
+    """The replay differs from the recorded run; the text names the place and the difference."""
 
 
 @dataclass(frozen=True)

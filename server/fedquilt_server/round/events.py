@@ -332,8 +332,8 @@ class Finish:
     """Write the final files: no further round opens.
 
     Attributes:
-        reason: all rounds are done, as after the round in which the experiment's budget is used up; or every client has
-            declined, or with ``Policy.firm`` so many that no exchange can have a quorum.
+        reason: why: all rounds are done (a used-up budget ends the rounds early, too), every client has declined, or,
+            with ``Policy.firm``, too many have declined for a quorum.
     """
 
     reason: str

@@ -37,7 +37,7 @@ def reply_name(client: ClientId, round: int, exchange: int, digest: str) -> str:
 
 
 class DamageError(Exception):
-    """Bytes on the disk are not those that their name says; the text says in what way."""
+    """Bytes on the disk do not fit their name, or cannot be read; the text gives the reason."""
 
 
 @dataclass(frozen=True)
