@@ -59,7 +59,7 @@ def test_what_is_wrong_is_said_with_the_argument(keys: dict[str, Any], words: st
 def test_what_is_no_experiment_is_refused(given: Any, tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(str(given))
-    with pytest.raises(fq.ExperimentError, match="must have keys such as name"):
+    with pytest.raises(fq.ExperimentError, match="not keys; write keys such as name"):
         fq.load_experiment(file)
 
 

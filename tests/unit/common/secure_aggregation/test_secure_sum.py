@@ -283,7 +283,7 @@ def test_a_client_tells_its_shares_once() -> None:
 def test_a_client_masks_one_reply_only_and_none_without_masks() -> None:
     board, _ = masked_board()
     again = replace(TASK, scalars={**TASK.scalars, ".attempt": "1.5 0", ".masked_with": "0,1,2,3,4"})
-    with pytest.raises(PayloadError, match="second reply"):
+    with pytest.raises(PayloadError, match="a second one with the same masks"):
         board.answer(again)
     with pytest.raises(PayloadError, match="without masks, but the experiment promises them"):
         board.answer(TASK)
