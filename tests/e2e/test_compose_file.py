@@ -123,8 +123,8 @@ def test_the_dashboard_shows_metrics_that_there_are() -> None:
     zeros = {field: 0 for field, told in RoundResult.model_fields.items() if told.is_required()}
     row = RoundResult.model_validate({**zeros, "accuracy": 0.5, "personal_accuracy": 0.5, "loss": 1.0})
     readings = {"temperature": 1.0, "memory_used": 1, "memory_own": 1, "load": 1.0, "power": 1.0, "joules": 1.0}
-    board = BoardStatus.model_validate({"agent": "a", **readings})
-    store = StatusStore(Snapshot(boards=[board], history=[row]))
+    board = BoardStatus.model_validate({"agent": "a", "power_source": "meter", **readings})
+    store = StatusStore(Snapshot(run="r", boards=[board], history=[row]))
     offered = {sample.name for metric in SnapshotCollector(store).collect() for sample in metric.samples}
     assert names
     assert names <= offered
