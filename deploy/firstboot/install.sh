@@ -89,6 +89,8 @@ if [ -d "$here/wheels" ]; then
     sync
     touch "$release/.complete"
   fi
+  before=$(readlink /opt/fedquilt/current || true)
+  if [ -n "$before" ] && [ "$before" != "$release" ]; then ln -sfn "$before" /opt/fedquilt/previous; fi
   ln -sfn "$release" /opt/fedquilt/current
 else
   say "there are no wheels in $here: install the software with Ansible (docs/deploy.md)"
@@ -102,6 +104,6 @@ if [ ! -x /opt/fedquilt/current/bin/fedquilt ]; then
 fi
 systemctl enable --quiet fedquilt-agent.service
 finish
-# Do not wait for the agent: systemd starts it, and retries if it fails.
-systemctl start --no-block fedquilt-agent.service
+# Do not wait for the agent: systemd starts it, or starts an older release's anew, and retries if it fails.
+systemctl restart --no-block fedquilt-agent.service
 say "the installation is complete; the agent starts"

@@ -74,7 +74,7 @@ def test_the_script_may_run_longer_than_systemd_waits(card: Path) -> None:
     etc, calls = install(card)
     assert (etc / "systemd" / "system" / "fedquilt-install.service").exists()
     assert calls[-2:] == [
-        "disable --quiet --no-reload fedquilt-install.service", "start --no-block fedquilt-agent.service",
+        "disable --quiet --no-reload fedquilt-install.service", "restart --no-block fedquilt-agent.service",
     ]  # fmt: skip
     assert calls.index("enable --quiet fedquilt-agent.service") < calls.index(calls[-2])
 
@@ -97,3 +97,17 @@ def test_an_erased_key_is_never_installed(card: Path) -> None:
     install(card)
     assert (etc / "fedquilt" / "tls.key").read_text().startswith("PRIVATE KEY")
     assert not (card / "erased").exists()
+
+
+def test_a_newer_archive_keeps_the_release_before_for_a_rollback(card: Path, tmp_path: Path) -> None:
+    releases = tmp_path / "work" / "opt" / "upper" / "fedquilt" / "releases"
+    (first,) = releases.iterdir()
+    install(card)
+    (card / "wheels" / "requirements.txt").write_text("fedquilt, newer\n")
+    second = first.rename(releases / hashlib.sha256(b"fedquilt, newer\n").hexdigest()[:12])
+    install(card)
+    install(card)
+    links = {name: str((releases.parent / name).readlink()) for name in ("current", "previous")}
+    assert links == {
+        name: f"/opt/fedquilt/releases/{path.name}" for name, path in (("current", second), ("previous", first))
+    }
