@@ -129,17 +129,28 @@ def _apply_overrides(raw: Mapping[str, Any], source: str, overrides: Sequence[Ov
 
 
 def _plain_copy(value: Any, label: str) -> Any:
-    """Return a deep copy of ``value``.
+    """Return a deep copy of ``value``, with numbers of numpy as Python's.
 
     Raises:
         ExperimentError: it holds a type that YAML does not have.
     """
     try:
-        return json.loads(json.dumps(value))
+        return json.loads(json.dumps(value, default=_to_plain))
     except (TypeError, ValueError, RecursionError) as error:
         raise ExperimentError(
             f"{label}: {error}; use plain numbers, text, true or false, lists and dictionaries"
         ) from None
+
+
+def _to_plain(value: Any) -> object:
+    """Return a number of numpy as a Python number; numpy itself is not imported for it.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if getattr(value, "ndim", None) == 0:
+        return value.item()
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def _set_at(root: dict[str, Any], keys: Sequence[str], value: Any, label: str) -> None:

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
@@ -30,6 +31,14 @@ def test_an_experiment_comes_in_four_forms(kind: type, tmp_path: Path) -> None:
     forms: dict[type, Any] = {str: str(file), Path: file, dict: DIGITS, fq.Experiment: fq.load_experiment(file)}
     loaded = fq.load_experiment(forms[kind], rounds=3, set={"training.lr": 1e-5})
     assert (loaded.name, loaded.rounds, loaded.training.lr) == ("a", 3, 1e-5)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """As of a loop over ``np.arange``."""
+    changes = {"training.lr": np.float32(0.5), "model.hidden": [np.int64(3)], "training.drop_last": np.bool_(True)}
+    loaded = fq.load_experiment(DIGITS, rounds=np.int64(3), set=changes)
+    assert (loaded.rounds, loaded.training.lr, loaded.training.drop_last) == (3, 0.5, True)
+    assert loaded.model.params == {"hidden": [3]}
 
 
 def test_later_overrides_reach_into_earlier_ones() -> None:
