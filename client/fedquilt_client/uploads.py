@@ -217,6 +217,7 @@ class Uploads:
             self._repeat(current)
         elif receipt.final:
             self._settled[receipt.digest] = current.reply
+            self._refusals.pop(receipt.client, None)
             self._intact.discard(receipt.digest)
             self._sending.pop(receipt.digest, None)
             self._waiting.pop(receipt.digest, None)

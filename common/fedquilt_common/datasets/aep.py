@@ -37,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.datasets.files import SUFFIXES, dataset_folder, find_file, open_packed, report_csv_errors
+from fedquilt_common.datasets.repairs import describe_repairs
 from fedquilt_common.datasets.tables import fit_float32
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset, Examples
@@ -52,7 +53,7 @@ COLUMNS = (
 )  # fmt: skip
 """Columns of the file that are features; the order fixes the order of the sums, thus the bits."""
 ROWS = 19_735
-"""Of the published file."""
+"""Number of rows in the published file."""
 CALENDAR: Mapping[str, Callable[[datetime], float]] = {
     "month": lambda date: date.month,
     "day": lambda date: date.day,
@@ -202,8 +203,8 @@ def _put_in_order(rows: list[_HouseReading], path: Path) -> tuple[list[_HouseRea
         if unique.setdefault(row.date, row) != row:
             raise DataUnavailableError(f"{path}: has two different rows of {row.date}; fetch the file again")
     repeated = len(rows) - len(unique)
-    note = f"{NAME}: repaired {repeated} repeated rows and {disorder} rows that were out of order"
-    return [unique[date] for date in sorted(unique)], note if repeated or disorder else ""
+    found = describe_repairs({"repeated rows left out": repeated, "rows out of order sorted": disorder})
+    return [unique[date] for date in sorted(unique)], "; ".join(f"{NAME}: {note}" for note in found)
 
 
 def _read_rows(path: Path) -> Iterator[_HouseReading]:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.datasets.archives import PublishedFile, read_files
 from fedquilt_common.datasets.files import dataset_folder
+from fedquilt_common.datasets.repairs import describe_repairs
 from fedquilt_common.datasets.windows import hold_out
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset, Examples
@@ -133,7 +134,7 @@ def load(folder: Path | None = None) -> Dataset:
 def _describe(found: set[str], repairs: Counter[str]) -> str:
     missing = [name for name in HOMES if name not in found]
     notes = [f"without the homes {', '.join(missing)}"] if missing else []
-    notes += [f"{count} {what}" for what, count in sorted(repairs.items()) if count]
+    notes += describe_repairs(repairs)
     return f"{NAME}: {'; '.join(notes)}" if notes else ""
 
 
@@ -319,7 +320,7 @@ def _cut_stretches(events: _Events, home: _Home, repairs: Counter[str]) -> Examp
     classes = ["other", *(home.classes[_drop_resident(activity)] for _, _, activity in spans)]
     y = np.array([CLASSES.index(classes[number]) for number in owner[starts]], dtype=np.int64)
     parts = np.split(events.ids, starts[1:])
-    repairs["sequences cut to their last 2000 events"] += sum(len(part) > LENGTH for part in parts)
+    repairs["sequences cut to the last 2000 events"] += sum(len(part) > LENGTH for part in parts)
     x = np.zeros((len(parts), LENGTH), dtype=np.int64)
     for row, part in zip(x, parts, strict=True):
         row[-min(len(part), LENGTH) :] = part[-LENGTH:]
@@ -331,11 +332,11 @@ def _pair_marks(marks: _Marks, repairs: Counter[str]) -> list[tuple[int, int, st
     spans, begun = list[tuple[int, int, str]](), dict[str, int]()
     for position, (activity, kind) in sorted(marks.items()):
         if kind == "begin":
-            repairs["activities that begin, but do not end, left out"] += activity in begun
+            repairs["activities without an end left out"] += activity in begun
             begun[activity] = position
         elif activity in begun:
             spans.append((begun.pop(activity), position, activity))
         else:
-            repairs["activities that end, but do not begin, left out"] += 1
-    repairs["activities that begin, but do not end, left out"] += len(begun)
+            repairs["activities without a begin left out"] += 1
+    repairs["activities without an end left out"] += len(begun)
     return sorted(spans)

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from fedquilt_common.datasets.files import dataset_folder, find_file, find_files, open_packed, report_csv_errors
 from fedquilt_common.datasets.log_mel import log_mel, mel_filters
 from fedquilt_common.datasets.parts import DatasetPart, PartedDataset, Split
+from fedquilt_common.datasets.repairs import describe_repairs
 from fedquilt_common.errors import DataUnavailableError, how_to_install
 from fedquilt_common.types import Examples
 
@@ -110,7 +111,7 @@ def load(folder: Path | None = None) -> PartedDataset:
         for (participant, video), segments in _choose_videos(videos[split], sounds, repairs)
     ]
     _check_splits(readers, place)
-    notes = [f"{count} {what}" for what, count in sorted(repairs.items()) if count]
+    notes = describe_repairs(repairs)
     return PartedDataset(NAME, CLASSES, readers, f"{NAME}: {'; '.join(notes)}" if notes else "")
 
 
@@ -210,7 +211,7 @@ def _check(segments: Sequence[SoundSegment], sound: Sound, repairs: Counter[str]
                 f"{sound.where}: ends at sample {length}, before the segment in {segment.where}; fetch the sound again"
             )
         repairs["segments cut at the end of the sound"] += segment.stop > length
-        repairs["segments cut to their middle 2 s"] += min(segment.stop, length) - segment.start > CLIP
+        repairs["segments cut to the middle 2 s"] += min(segment.stop, length) - segment.start > CLIP
         yield _cut_middle(replace(segment, stop=min(segment.stop, length)))
 
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.datasets.blocks import read_to_end
 from fedquilt_common.datasets.files import dataset_folder, find_files, open_packed
+from fedquilt_common.datasets.repairs import describe_repairs
 from fedquilt_common.datasets.tables import fit_float32
 from fedquilt_common.datasets.windows import cut_windows, find_nearest, hold_out, split_at_gaps, standardise_channels
 from fedquilt_common.errors import DataUnavailableError
@@ -82,7 +83,7 @@ def load(folder: Path | None = None) -> Dataset:
     absent = [activity for label, activity in enumerate(ACTIVITIES) if label not in train.y]
     notes = [f"there is no window of {activity} to train on" for activity in absent]
     notes += [f"volunteers {', '.join(sorted(held_out))} are the test set"]
-    notes += [f"{count} {what}" for what, count in sorted(repairs.items()) if count]
+    notes += describe_repairs(repairs)
     return Dataset(NAME, train, test, len(ACTIVITIES), who, f"{NAME}: {'; '.join(notes)}")
 
 
@@ -116,7 +117,7 @@ def _read_session(path: Path, place: Path, repairs: Counter[str]) -> _WristSessi
     if path.parent == place:
         return None
     if label is None:
-        repairs["files whose names do not begin with an activity left out"] += 1
+        repairs["files not named for an activity left out"] += 1
         return None
     rows: dict[str, list[list[float]]] = {kind: [] for kind in _FIELDS.values()}
     with open_packed(path) as stream:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.datasets.archives import read_files
 from fedquilt_common.datasets.files import dataset_folder
+from fedquilt_common.datasets.repairs import describe_repairs
 from fedquilt_common.datasets.tf_example import DamagedRecordError, read_bytes
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset, Examples
@@ -71,7 +72,7 @@ def load(folder: Path | None = None) -> Dataset:
         train, users = _read_part(database, "train", vocabulary, repairs, place)
         test, _ = _read_part(database, "test", vocabulary, repairs, place)
     notes = [f"{split}: the first {part.sentences} sentences of {part.users} users" for split, part in PARTS.items()]
-    notes += [f"{count} {what}" for what, count in sorted(repairs.items()) if count]
+    notes += describe_repairs(repairs)
     return Dataset(NAME, train, test, CLASSES, users, f"{NAME}: {'; '.join(notes)}", "next-word")
 
 

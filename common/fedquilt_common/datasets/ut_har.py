@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.datasets.archives import PublishedFile, read_files
 from fedquilt_common.datasets.files import dataset_folder
+from fedquilt_common.datasets.repairs import describe_repairs
 from fedquilt_common.datasets.tables import fit_float32
 from fedquilt_common.datasets.windows import HALF_SHARED, cut_windows, hold_out, standardise_channels
 from fedquilt_common.errors import DataUnavailableError
@@ -45,7 +46,7 @@ SHARE = 0.6
 HELD_OUT = 500 / 4477
 _AMPLITUDES = ANTENNAS * SUBCARRIERS
 _SHAPES = ((LENGTH, _AMPLITUDES), (1, LENGTH, _AMPLITUDES), (LENGTH * _AMPLITUDES,))
-"""Of a published window: a shape of the same size in another order would mix up times and amplitudes."""
+"""Shapes of a published window. In another shape of the same size, times and amplitudes would be mixed up."""
 _COLUMNS = 1 + 2 * _AMPLITUDES
 _TRIAL = re.compile(r"(input|annotation)_(.+?)(\.dat)?\.csv")
 _ARRAY = re.compile(r"[Xy]_(train|test)\.csv")
@@ -146,7 +147,7 @@ def _load_trials(place: Path, annotations: Sequence[PublishedFile]) -> Dataset:
     train, test = (Examples(x[chosen], y[chosen]) for chosen in (~is_test, is_test))
     notes = [f"{len(test_trials)} of {len(trials)} trials are the test set, which is not an official one"]
     notes.append(HALF_SHARED)
-    notes += [f"{count} {what}" for what, count in sorted(repairs.items()) if count]
+    notes += describe_repairs(repairs)
     return _finish(train, test, person[~is_test], f"{NAME}: {'; '.join(notes)}")
 
 

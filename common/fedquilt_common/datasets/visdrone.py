@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from fedquilt_common.datasets.archives import ListedFile, PublishedFile, list_files, read_listed
 from fedquilt_common.datasets.files import dataset_folder
 from fedquilt_common.datasets.parts import DatasetPart, PartedDataset, Split
+from fedquilt_common.datasets.repairs import describe_repairs
 from fedquilt_common.datasets.windows import hold_out
 from fedquilt_common.errors import DataUnavailableError, how_to_install
 from fedquilt_common.stored_samples import as_samples
@@ -70,7 +71,7 @@ class _Repairs(Counter[str]):
         self.yolo = set[int]()
 
     def list_notes(self) -> list[str]:
-        notes = [f"{count} {what}" for what, count in sorted(self.items()) if count]
+        notes = describe_repairs(self)
         if self.yolo and max(self.yolo) <= _LAST_OF_TEN:
             notes.append(
                 f"no label in YOLO's form has a category above {_LAST_OF_TEN}; the numbers must be VisDrone's own, "

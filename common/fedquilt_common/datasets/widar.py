@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.datasets.archives import PublishedFile, read_files
 from fedquilt_common.datasets.files import dataset_folder
+from fedquilt_common.datasets.repairs import describe_repairs
 from fedquilt_common.datasets.tables import fit_float32
 from fedquilt_common.datasets.windows import hold_out, standardise_channels
 from fedquilt_common.errors import DataUnavailableError, how_to_install
@@ -86,7 +87,7 @@ def load(folder: Path | None = None) -> Dataset:
     )
     standardise_channels(*(part.x.reshape(len(part.x), 1, -1) for part in (train, test)))
     notes = [f"persons {', '.join(map(str, sorted(test_persons)))} are the test set"]
-    notes += [f"{count} {what}" for what, count in sorted(repairs.items()) if count]
+    notes += describe_repairs(repairs)
     return Dataset(NAME, train, test, len(GESTURES), person[~is_test], f"{NAME}: {'; '.join(notes)}")
 
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from fedquilt_common.datasets.archives import PublishedFile, read_files
 from fedquilt_common.datasets.files import dataset_folder
+from fedquilt_common.datasets.repairs import describe_repairs
 from fedquilt_common.datasets.tables import fit_float32
 from fedquilt_common.datasets.windows import HALF_SHARED, cut_windows, find_nearest, hold_out, standardise_channels
 from fedquilt_common.errors import DataUnavailableError
@@ -96,7 +97,7 @@ def _describe(name: str, persons: set[int], test: set[int], labels: set[int], re
         notes.append(f"only {len(persons)} of {PERSONS} persons have windows")
     if missing := [activity for number, activity in enumerate(CLASSES) if number not in labels]:
         notes.append(f"no windows of {', '.join(missing)}")
-    notes += [f"{count} {what}" for what, count in sorted(repairs.items()) if count]
+    notes += describe_repairs(repairs)
     return f"{name}: {'; '.join(notes)}"
 
 

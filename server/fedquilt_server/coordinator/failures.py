@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from fedquilt_common.types import ClientId
 from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied
 from fedquilt_server.round.machine import Machine
+
+
+_NUMBER: Final = re.compile(r"\d+(\.\d+)?")
 
 
 @dataclass(frozen=True)
@@ -20,9 +25,13 @@ class Failure:
 
 
 def pick_failures(failing: Mapping[ClientId, str], most: int) -> dict[ClientId, str]:
-    """Return at most ``most`` of the failing clients, in client order, with as many different reasons as possible."""
-    firsts = {reason: client for client, reason in reversed(list(failing.items()))}
-    repeated = [client for client, reason in failing.items() if firsts[reason] != client]
+    """Return at most ``most`` of the failing clients, in client order, with as many different reasons as possible.
+
+    Reasons that differ in their numbers only count as one.
+    """
+    kinds = {client: _NUMBER.sub("0", reason) for client, reason in failing.items()}
+    firsts = {kind: client for client, kind in reversed(kinds.items())}
+    repeated = [client for client, kind in kinds.items() if firsts[kind] != client]
     return {client: failing[client] for client in sorted([*sorted(firsts.values()), *repeated][:most])}
 
 

@@ -1,4 +1,4 @@
-"""Checks before a run that each client with local differential privacy has enough samples."""
+"""Checks before a run that each client with local differential privacy can train on its samples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedquilt_common.types import ClientId
 
 
 def check_private_shares(bench: ExperimentTools) -> None:
-    """Check that no private client has too few samples: the others would spend a part of their budgets in vain.
+    """Check that each private client can train on its samples: else the others spend a part of their budgets in vain.
 
     The samples of ``data.delivery: own`` are unknown here; their boards check them.
 
@@ -17,7 +17,7 @@ def check_private_shares(bench: ExperimentTools) -> None:
         bench: derives the partition from the experiment.
 
     Raises:
-        ExperimentError: a client has too few samples for its batch, or for its delta.
+        ExperimentError: a client has fewer samples than a batch, or so many that its delta means little.
     """
     if bench.experiment.data.delivery == "own":
         return

@@ -82,15 +82,18 @@ def _warn_about_sampling(bench: Workbench) -> str:
 
 
 def _warn_about_holders(bench: Workbench) -> str:
-    """Return that a sample has several clients, whose epsilons add up; empty if not, or without local privacy."""
+    """Return that a private client's sample has several clients, whose epsilons add up; empty if there is none."""
     if not bench.experiment.is_private or bench.experiment.data.delivery == "own":
         return ""
-    holders = int(np.bincount(np.concatenate([share.train for share in bench.shares])).max())
-    if holders == 1:
+    shares = [share.train for share in bench.shares]
+    private = [client for client, _ in bench.experiment.private_clients()]
+    holders = np.bincount(np.concatenate(shares))[np.concatenate([shares[client] for client in private])]
+    if holders.max() == 1:
         return ""
+    others = "; those without privacy do not protect it at all" if len(private) < len(shares) else ""
     return (
-        f"privacy.epsilon: up to {holders} clients have the same sample, so it is protected with up to {holders} times "
-        "epsilon where different boards host them; each client's budget counts its own board only"
+        f"privacy.epsilon: up to {holders.max()} clients have the same sample. Where different boards host them, what "
+        f"they spend on it adds up, and each client's budget counts its own board only{others}"
     )
 
 

@@ -112,8 +112,11 @@ class Exchange:
         match event:
             case Replied() if self.asked(event.client) is not None:
                 replies += 1
+                then = replace(self, declined=self.declined - {event.client}) if self.declined else self
             case Rejected(declined=True) if event.client in self.missing:
                 then = replace(self, declined={*self.declined, event.client})
+                if not then.can_close(policy):
+                    return False
             case Ticked():
                 pass
             case _:

@@ -186,9 +186,13 @@ class RunFolder:
             RunFolderError: somebody has removed or replaced it, and with it the run.
         """
         path = self.path / JOURNAL
-        with suppress(OSError):
+        try:
             if os.path.samestat(path.stat(), self._journal_stat):
                 return
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError:  # a disk that fails has lost nothing; whoever writes to it names the error
+            return
         raise RunFolderError(
             f"{path} was removed or replaced while the run went on, so the run is lost; start it again with a new --out"
         )

@@ -329,6 +329,12 @@ def test_a_refusal_that_lasts_for_rounds_is_one_warning(bench: Bench, caplog: py
         bench.uploads.review(lambda _: False)
     levels = [record.levelname for record in caplog.records if "offering it again" in record.getMessage()]
     assert levels == ["INFO"] * 2 + ["WARNING"] + ["INFO"] * 3
+    for number in (4, 5):
+        reply = bench.reply(number=number)
+        bench.uploads.offer(reply)
+        bench.receipt(reply, "rejected", final=False)
+        assert bench.receipt(reply) == reply
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
 
 
 @pytest.mark.usefixtures("alone")

@@ -104,7 +104,7 @@ def test_repeated_and_unsorted_rows_are_repaired_and_counted(tmp_path: Path) -> 
     write(tmp_path, [lines[0], lines[2], lines[1], *lines[3:], lines[60], lines[60]])
     found = aep.load(tmp_path)
     assert np.array_equal(found.train.x, expected.train.x)
-    assert "repaired 2 repeated rows and 1 rows that were out of order" in found.note
+    assert "aep: 2 repeated rows left out; aep: 1 row out of order sorted" in found.note
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_an_annotated_file_is_preferred(tmp_path: Path) -> None:
     write(tmp_path, "twor.summer.2009", events(6))
     found = casas.load(tmp_path)
     assert sorted([*found.train.y, *found.test.y]) == [0, 3]
-    assert "1 files beside an annotated one left out" in found.note
+    assert "1 file beside an annotated one left out" in found.note
 
 
 @pytest.mark.parametrize("mark", ['R1_Sleep="begin"', "R1_sleepbegin", "R1 sleep  begin"])
@@ -134,9 +134,9 @@ def test_unpaired_marks_are_counted(tmp_path: Path) -> None:
         ("other", 1), ("sleep", 2), ("other", 3),
     ]  # fmt: skip
     note = casas.load(tmp_path).note
-    assert "2 activities that begin, but do not end, left out" in note
-    assert "1 activities that end, but do not begin, left out" in note
-    assert "1 annotations without begin or end skipped" in note
+    assert "2 activities without an end left out" in note
+    assert "1 activity without a begin left out" in note
+    assert "1 annotation without begin or end skipped" in note
 
 
 def test_repairs_are_counted(tmp_path: Path) -> None:
@@ -154,9 +154,9 @@ def test_repairs_are_counted(tmp_path: Path) -> None:
     assert [(name, len(ids)) for name, ids in found] == [("sleep", 4), ("other", 1)]
     note = casas.load(tmp_path).note
     for words in (
-        "1 lines out of order sorted", "1 repeated lines left out", "1 lines with fewer than 4 fields skipped",
-        "2 values with stray characters read", "1 temperatures outside 0 to 50 degrees",
-        "1 events of sensors without an id of their own",
+        "1 line out of order sorted", "1 repeated line left out", "1 line with fewer than 4 fields skipped",
+        "2 values with stray characters read", "1 temperature outside 0 to 50 degrees",
+        "1 event of sensors without an id of their own",
     ):  # fmt: skip
         assert words in note
 

@@ -63,7 +63,7 @@ def test_the_hdf5_file_of_the_authors(tmp_path: Path) -> None:
     assert (found.train.y.tolist(), found.test.y.tolist(), found.classes) == ([43, 4, 0], [7], 44)
     assert found.subjects is not None
     assert found.subjects.tolist() == [1, 2, 2]
-    assert found.note == "epic-sounds: 1 segments cut to their middle 2 s"
+    assert found.note == "epic-sounds: 1 segment cut to the middle 2 s"
 
 
 def test_files_of_sound_have_the_same_samples(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_repairs_are_counted(tmp_path: Path) -> None:
     place = write(tmp_path, train, row("P02_01", 0, 4800, 2))
     write_hdf5(place, P01_01=noise(24_000), P02_01=noise(4800))
     assert epic_sounds.load(tmp_path).note == (
-        "epic-sounds: 1 segments cut at the end of the sound; 2 segments of videos without sound left out"
+        "epic-sounds: 1 segment cut at the end of the sound; 2 segments of videos without sound left out"
     )
 
 

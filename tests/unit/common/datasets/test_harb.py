@@ -65,12 +65,12 @@ def test_a_persons_folder_may_have_folders(place: Path) -> None:
 
 def test_a_session_without_a_whole_window_is_noted(place: Path) -> None:
     write_session(place / "harb" / "anna", "walking-2.txt", seconds=5.0)
-    assert "1 sessions too short for a window of 150 readings left out" in harb.load(place).note
+    assert "1 session too short for a window of 150 readings left out" in harb.load(place).note
 
 
 def test_a_file_of_no_activity_is_noted(place: Path) -> None:
     (place / "harb" / "anna" / "walking-1.txt").rename(place / "harb" / "anna" / "eating-1.txt")
-    assert "1 files whose names do not begin with an activity left out" in harb.load(place).note
+    assert "1 file not named for an activity left out" in harb.load(place).note
 
 
 def test_the_heart_rate_is_interpolated_at_the_gyroscopes_times() -> None:
@@ -121,7 +121,7 @@ def test_no_window_spans_a_time_without_heart_rates(place: Path) -> None:
     path.write_text("\n".join(" ".join(words) for words in kept))
     found = harb.load(place)
     assert "gyroscope readings without a heart rate within 5 s left out" in found.note
-    assert "1 sessions too short for a window of 150 readings left out" in found.note
+    assert "1 session too short for a window of 150 readings left out" in found.note
 
 
 def test_an_activity_that_nobody_did_is_noted(place: Path) -> None:

@@ -91,7 +91,7 @@ def test_repairs_are_counted(tmp_path: Path) -> None:
     write(tmp_path, {("train", "1"): ["the", "", "  "], ("train", "2"): [], ("test", "1"): ["the"]})
     found = stack_overflow.load(tmp_path)
     assert len(found.train) == 1
-    assert found.note.endswith("; 2 sentences without words left out; 1 users without sentences left out")
+    assert found.note.endswith("; 2 sentences without words left out; 1 user without sentences left out")
 
 
 def test_test_sentences_do_not_change_the_training_samples(tmp_path: Path) -> None:

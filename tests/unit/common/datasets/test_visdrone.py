@@ -68,7 +68,7 @@ def test_an_image_is_scaled_and_centred_on_grey(tmp_path: Path) -> None:
         np.array([[4, 0.25, 0.5 + (297 / 540 - 0.5) * 360 / 640, 0.1, 0.05625]])
     )
     assert boxes(found.test.y[0]) == [[0, 0.5, 0.5, 0.5, 1]]  # cut at the image's edge
-    assert found.note == "visdrone: 1 boxes cut at the image's edge"
+    assert found.note == "visdrone: 1 box cut at the image's edge"
 
 
 def test_samples_stay_bytes(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_repairs_are_counted(tmp_path: Path) -> None:
     (tmp_path / "visdrone/VisDrone2019-DET-test-dev/annotations/d.txt").write_text(LINE)
     found = read(tmp_path)
     assert found.note == (
-        "visdrone: 1 annotations without an image left out; 1 boxes cut at the image's edge; 6 boxes left out of "
+        "visdrone: 1 annotation without an image left out; 1 box cut at the image's edge; 6 boxes left out of "
         "images with more than 1024; 2 boxes without an area left out"
     )
     assert [len(boxes(y)) for y in found.test.y] == [1024, 0]

@@ -124,7 +124,7 @@ def test_repeated_and_unsorted_rows_are_repaired_and_counted(tmp_path: Path) -> 
     found = wisdm_p.load(tmp_path)
     assert np.array_equal(found.train.x, expected.train.x)
     assert "2 rows out of order sorted" in found.note
-    assert "1 rows with a repeated time left out" in found.note
+    assert "1 row with a repeated time left out" in found.note
 
 
 def test_a_file_that_ends_within_a_row_loses_this_row(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_file_that_ends_within_a_row_loses_this_row(tmp_path: Path) -> None:
     path.write_text(path.read_text()[:-4])
     found = wisdm_p.load(tmp_path)
     assert np.array_equal(found.train.x, expected.train.x)
-    assert "1 rows without their end left out" in found.note
+    assert "1 row without their end left out" in found.note
 
 
 def test_rows_that_end_with_a_carriage_return(tmp_path: Path) -> None:
@@ -165,8 +165,8 @@ def test_no_window_spans_a_gap(tmp_path: Path) -> None:
         write(tmp_path, 1600, sensor, [*rows[:190], *rows[220:]])
     found = wisdm_p.load(tmp_path)
     assert len(found.train) + len(found.test) == 6  # 180 rows after the gap and 190 before it hold no window
-    assert "1 gaps of more than 1 s" in found.note
-    assert "1 sessions without a whole window left out" in found.note
+    assert "1 gap of more than 1 s" in found.note
+    assert "1 session without a whole window left out" in found.note
 
 
 def test_rows_and_sessions_that_lack_a_sensor_are_counted(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_rows_and_sessions_that_lack_a_sensor_are_counted(tmp_path: Path) -> Non
         write_both(tmp_path, person)
     write(tmp_path, 1601, "gyro", lines(1601, "A", 300))
     found = wisdm_p.load(tmp_path)
-    assert "1 sessions without one of the sensors left out" in found.note
+    assert "1 session without one of the sensors left out" in found.note
     assert "99 rows without a gyroscope row near in time left out" in found.note
 
 

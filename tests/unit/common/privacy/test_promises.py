@@ -176,7 +176,7 @@ def test_each_client_has_the_budget_of_its_variant_line_or_experiment() -> None:
         ({"privacy": {"epsilon": 8.0, "delta": 0.01}}, r"privacy: client 0 \(and 3 more\): .*delta = 0.01 allows"),
     ],
 )
-def test_clients_with_too_few_samples_are_named_before_others_spend_their_budgets(
+def test_clients_that_cannot_train_privately_are_named_before_others_spend_their_budgets(
     changes: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(ExperimentError, match=text):

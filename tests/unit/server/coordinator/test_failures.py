@@ -14,6 +14,7 @@ from fedquilt_server.coordinator.failures import pick_failures
         ({1: "memory"}, {1: "memory"}),
         ({0: "a", 1: "a", 2: "a", 3: "b"}, {0: "a", 1: "a", 3: "b"}),
         ({0: "a", 1: "a", 5: "b", 7: "c", 9: "d"}, {0: "a", 5: "b", 7: "c"}),
+        ({0: "1.5 MiB", 1: "2 MiB", 2: "3 MiB", 9: "b"}, {0: "1.5 MiB", 1: "2 MiB", 9: "b"}),
     ],
 )
 def test_a_reason_that_one_client_has_is_not_hidden_by_one_that_many_have(

@@ -94,11 +94,12 @@ def bench(
     training: dict[str, Any] | None = None,
     data: dict[str, Any] | None = None,
     privacy: dict[str, Any] | None = None,
+    fleet: list[dict[str, Any]] | None = None,
     **params: Any,
 ) -> Workbench:
     raw = {"name": "x", "data": {"set": "digits", "clients": 2, **(data or {})}, "training": training or {},
            "model": {"name": model, **params}, "algorithm": algorithm or {"name": "fedavg"},
-           "privacy": privacy}  # fmt: skip
+           "privacy": privacy, **({"fleet": fleet} if fleet else {})}  # fmt: skip
     return Workbench(Experiment.model_validate(raw))
 
 
@@ -211,17 +212,28 @@ def test_kinds_that_widths_do_not_list_are_pointed_out(algorithm: dict[str, Any]
     assert re.search(warning, warn_about_kind(bench("mlp", algorithm), kind))
 
 
-@pytest.mark.parametrize(("overlap", "epsilon", "warns"), [(True, 8, 1), (True, None, 0), (False, 8, 0)])
-def test_epsilons_of_clients_with_the_same_sample_are_pointed_out(
-    overlap: bool, epsilon: int | None, warns: int
-) -> None:
+PRIVACY = {"epsilon": 8, "delta": 1e-5, "clip": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("overlap", "private", "ending"),
+    [(True, 7, "its own board only"), (True, 3, "those without privacy do not protect it at all"), (True, 0, ""),
+     (False, 7, "")],
+)  # fmt: skip
+def test_epsilons_of_clients_with_the_same_sample_are_pointed_out(overlap: bool, private: int, ending: str) -> None:
     partition = {"scheme": "per-class", "per_class": 19, "overlap": overlap}
-    privacy = epsilon and {"epsilon": epsilon, "delta": 1e-5, "clip": 1.0}
-    made = bench("mlp", data={"clients": 7, "holdout": 0.0, "partition": partition}, privacy=privacy or None)
+    lines = [{"clients": private, "privacy": PRIVACY}, {"clients": 7 - private}]
+    made = bench(
+        "mlp", data={"clients": 7, "holdout": 0.0, "partition": partition},
+        fleet=[line for line in lines if line["clients"]],
+    )  # fmt: skip
     found = [warning for warning in warn_about_run(made) if "clients have the same sample" in warning]
-    assert len(found) == warns
-    counts = np.bincount(np.concatenate([share.train for share in made.shares]))
-    assert all(warning.startswith(f"privacy.epsilon: up to {counts.max()} clients") for warning in found)
+    assert len(found) == bool(ending)
+    shares = [share.train for share in made.shares]
+    for warning in found:
+        most = np.bincount(np.concatenate(shares))[np.concatenate(shares[:private])].max()
+        assert warning.startswith(f"privacy.epsilon: up to {most} clients have the same sample")
+        assert warning.endswith(ending)
 
 
 @pytest.mark.parametrize(
