@@ -11,7 +11,6 @@ from fedquilt_common.types import ClientId
 from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied
 from fedquilt_server.round.machine import Machine
 
-
 _NUMBER: Final = re.compile(r"\d+(\.\d+)?")
 
 

@@ -222,7 +222,7 @@ PRIVACY = {"epsilon": 8, "delta": 1e-5, "clip": 1.0}
 )  # fmt: skip
 def test_epsilons_of_clients_with_the_same_sample_are_pointed_out(overlap: bool, private: int, ending: str) -> None:
     partition = {"scheme": "per-class", "per_class": 19, "overlap": overlap}
-    lines = [{"clients": private, "privacy": PRIVACY}, {"clients": 7 - private}]
+    lines: list[dict[str, Any]] = [{"clients": private, "privacy": PRIVACY}, {"clients": 7 - private}]
     made = bench(
         "mlp", data={"clients": 7, "holdout": 0.0, "partition": partition},
         fleet=[line for line in lines if line["clients"]],
