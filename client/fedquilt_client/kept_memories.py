@@ -38,7 +38,7 @@ def kept_memories(folder: Path, damaged: Damaged = _raise) -> list[KeptMemory]:
     Args:
         damaged: receives an error for each file that cannot be read and is left out; by default it is raised.
     """
-    homes = [home for home in sorted((folder / "runs").iterdir()) if home.is_dir()]
+    homes = [home for home in sorted((folder / "runs").iterdir()) if any(home.glob("clients/*"))]
     return [memory for home in homes for memory in _list_run(home, damaged)]
 
 

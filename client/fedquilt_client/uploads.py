@@ -230,7 +230,7 @@ class Uploads:
     def _report_refusal(self, receipt: ReceiptMessage) -> None:
         """Log why a reply does not count for now: once as a warning if it is so in another round, too.
 
-        The board then trains in vain, such as for a client that another board hosts.
+        No reply of such a training counts, for example if another board hosts the client.
         """
         reason, began, warned = self._refusals.get(receipt.client, (None, 0, False))
         if reason != receipt.reason:

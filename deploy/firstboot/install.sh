@@ -104,6 +104,6 @@ if [ ! -x /opt/fedquilt/current/bin/fedquilt ]; then
 fi
 systemctl enable --quiet fedquilt-agent.service
 finish
-# Do not wait for the agent: systemd starts it, or starts an older release's anew, and retries if it fails.
+# Do not wait for the agent: systemd starts it, or restarts one of an older release, and retries if it fails.
 systemctl restart --no-block fedquilt-agent.service
 say "the installation is complete; the agent starts"

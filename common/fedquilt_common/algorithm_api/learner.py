@@ -195,10 +195,11 @@ class Learner(Protocol):
         """Return the same learner with other training settings.
 
         Args:
-            changes: fields of the experiment's ``training`` section, such as ``lr=0.001`` and ``optimiser="adam"``.
+            changes: fields of the experiment's ``training`` section, such as ``lr=0.001``, or ``optimiser="adam"`` with
+                ``momentum=0.0``.
 
         Raises:
-            ExperimentError: there is no such field, or the value is not one that the section accepts.
+            ExperimentError: there is no such field, the section does not accept the value, or it contradicts another.
         """
 
     def at_round(self, round: int) -> Learner:

@@ -8,7 +8,7 @@ from typing import Final
 
 _PLURAL: Final = re.compile(r"\b[a-z]+s\b")
 _SINGULAR: Final = {"boxes": "box", "activities": "activity"}
-"""Of the nouns that lose more than an s."""
+"""Nouns that lose more than an s."""
 
 
 def describe_repairs(repairs: Mapping[str, int]) -> list[str]:

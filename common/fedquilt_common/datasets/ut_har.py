@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import tokenize
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ def _is_trial(name: str, kind: str) -> bool:
 def _read_array(file: PublishedFile) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.lib.format.read_array(io.BytesIO(file.data), allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+    except (ValueError, EOFError, OSError, SyntaxError, tokenize.TokenError) as error:
         raise DataUnavailableError(f"{file.where}: is not a NumPy file ({error}); fetch it again") from None
     if array.dtype.kind not in "iuf" or not fit_float32(array).all():
         raise DataUnavailableError(
@@ -177,7 +178,7 @@ def _read_trials(place: Path, annotations: Sequence[PublishedFile], repairs: Cou
         if name in trials:
             raise DataUnavailableError(f"{file.where}: is there twice; remove one of the two")
         trials[name] = _cut_trial(name, file, labels, repairs)
-    repairs["annotations without their trial left out"] += len(known) - len(trials)
+    repairs["annotations without a trial left out"] += len(known) - len(trials)
     return [trials[name] for name in sorted(trials)]
 
 

@@ -128,10 +128,10 @@ def _read_readings(file: PublishedFile, person: int, repairs: Counter[str]) -> d
 
 def _parse(file: PublishedFile, repairs: Counter[str]) -> _Readings:
     text = file.data.decode("utf-8", errors="replace")
-    whole, end, last = text.rpartition(";")
-    if end and last.strip():
+    whole, _, last = text.rpartition("\n")
+    if ";" in whole and last.strip() and not last.rstrip().endswith(";"):
         text = whole
-        repairs["rows without their end left out"] += 1
+        repairs["unfinished rows left out"] += 1
     text = text.replace(";", "")
     if not text.strip():
         raise DataUnavailableError(f"{file.where}: is empty; fetch it again")

@@ -50,5 +50,5 @@ def _advise(name: str | None, folder: Path) -> str:
     elif name == "EISDIR":
         advice = "A folder is in the place of a file: move it away"
     elif name in ("ENOENT", "ENOTDIR"):
-        return f"Choose a folder that exists or can be made. If {folder} was removed during a run, this run is lost"
+        advice = f"Check that {folder} exists or can be made, and that its disk is mounted"
     return f"{advice}, then {RESUME}"

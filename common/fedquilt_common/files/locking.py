@@ -92,12 +92,12 @@ def hold(file: BinaryIO, path: Path) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether some process holds a file, or its file system cannot tell."""
-    with path.open("r+b") as file:
-        try:
+    """Return whether some process holds a file, or this cannot be known: it is read-only, or there are no locks."""
+    try:
+        with path.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
+    except OSError:
+        return True
     return False
 
 

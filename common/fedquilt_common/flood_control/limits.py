@@ -9,6 +9,6 @@ MOST_AGENTS: Final = 10_000
 MOST_CLAIMS: Final = 1_000_000
 """Most clients that all agents may claim together."""
 TRANSFERS_PER_CLIENT: Final = 3
-"""Limit of a client's unfinished replies; one more replaces the one whose last chunk is oldest."""
+"""Limit of a client's unfinished replies; one more replaces an older one."""
 REFUSED_KEPT: Final = 10_000
 """Limit of refused transfers that are remembered: each is charged once."""

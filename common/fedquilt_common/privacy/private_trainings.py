@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 ALIKE: Final = "private training draws each sample alike, in fp32"
 
 
-def find_unprivate_keys(training: Training) -> Iterator[str]:
+def find_refused_keys(training: Training) -> Iterator[str]:
     """Yield the keys of ``training`` whose values no private training can have."""
     if training.precision != "fp32":
         yield "precision"

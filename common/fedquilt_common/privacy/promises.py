@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from fedquilt_common.algorithm_api import Algorithm, declaration_of, pooling_problem, privacy_problem
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.privacy.private_trainings import ALIKE, find_unprivate_keys
+from fedquilt_common.privacy.private_trainings import ALIKE, find_refused_keys
 
 TASKS = ("classification", "regression")
 """Learning tasks whose loss is a mean over samples, so that each sample has a gradient of its own."""
@@ -73,7 +73,7 @@ def _find_local_problems(experiment: Experiment, algorithm: Algorithm, task: str
     if task not in TASKS:
         yield f"data.set = {experiment.data.set}: the loss of {task} mixes the samples of a batch; choose another one"
     for place, training in experiment.trainings():
-        for key in find_unprivate_keys(training):
+        for key in find_refused_keys(training):
             value = getattr(training, key)
             where = "training" if value == getattr(experiment.training, key) else place
             yield f"{where}.{key} = {value}: {ALIKE}; remove the key"

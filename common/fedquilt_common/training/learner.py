@@ -96,8 +96,9 @@ class TorchLearner:
 
     def with_settings(self, **changes: Any) -> TorchLearner:
         """Return the same learner with other settings; arguments and errors are those of ``Learner.with_settings``."""
+        plain = {key: value.item() if isinstance(value, np.generic) else value for key, value in changes.items()}
         try:
-            training = type(self.training).model_validate(self.training.model_dump() | changes)
+            training = type(self.training).model_validate(self.training.model_dump() | plain)
         except ValidationError as error:
             raise ExperimentError(f"with_settings: {first_problem(error)}") from None
         return self._with_training(training)

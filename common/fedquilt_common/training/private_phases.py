@@ -11,7 +11,7 @@ from torch import nn
 
 from fedquilt_common.algorithm_api import TrainingPhase
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.privacy.private_trainings import ALIKE, find_unprivate_keys
+from fedquilt_common.privacy.private_trainings import ALIKE, find_refused_keys
 from fedquilt_common.tracing.layer_kinds import is_known
 from fedquilt_common.tracing.mixing import mixes_samples
 from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout
@@ -55,7 +55,7 @@ def charge_phases(
 
 
 def _check_phase(phase: TrainingPhase, training: Training) -> None:
-    for key in find_unprivate_keys(training):
+    for key in find_refused_keys(training):
         raise ExperimentError(
             f"{key} = {getattr(training, key)}: {ALIKE}; the algorithm must not change it with `with_settings`"
         )

@@ -117,7 +117,7 @@ class StatusUpdater:
         self._store.update(phase="training")
 
     def show_averaging(self) -> None:
-        """Show that the last reply of an exchange has arrived."""
+        """Show that an exchange closes: its replies are averaged."""
         self._store.update(phase="averaging", deadline=None)
 
     def show_evaluating(self) -> None:

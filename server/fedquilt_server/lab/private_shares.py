@@ -9,7 +9,7 @@ from fedquilt_common.types import ClientId
 
 
 def check_private_shares(bench: ExperimentTools) -> None:
-    """Check that each private client can train on its samples: else the others spend a part of their budgets in vain.
+    """Check that each private client can train on its samples: else the others spend budget, and the run fails.
 
     The samples of ``data.delivery: own`` are unknown here; their boards check them.
 

@@ -95,8 +95,8 @@ def print_report(report: AuditReport) -> None:
 _NO_BOUND: Final = {
     "global": "No epsilon bounds the attacks: a client of the run has trained without differential privacy.",
     "own": (
-        "No epsilon bounds the attacks: a client has trained without noise of its own, and the coordinator's noise is "
-        "in the global model only."
+        "No epsilon bounds the attacks: a client has trained without noise of its own; noise of the coordinator "
+        "would be in the global model only."
     ),
 }
 

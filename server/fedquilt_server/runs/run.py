@@ -256,7 +256,7 @@ class ActiveRun:
         Raises:
             RunFolderError: the disk is full or read-only, or somebody has removed the run folder.
         """
-        self.folder.check_present()  # before anything else that would make the folder anew
+        self.folder.check_present()
         if force or now >= self._alive_at + ALIVE_SECONDS:
             self._alive_at = now
             self.folder.journal.note_alive(now)

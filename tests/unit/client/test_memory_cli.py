@@ -153,6 +153,7 @@ def test_a_missing_memory_is_named_as_missing(state: Path, capsys: pytest.Captur
 
 def test_what_else_lies_in_a_state_folder_does_no_harm(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (state / "runs" / "notes.txt").write_text("mine")
+    (state / "runs" / "old" / "drafts").mkdir(parents=True)  # of a worker that was cancelled when its run ended
     (state / "runs" / "first-run" / "clients" / "backup").mkdir()
     (state / "runs" / "first-run" / "clients" / "backup" / "committed.json").write_text("{}")
     assert run(["memory", "list", "--state", str(state), "--json"]) == 0

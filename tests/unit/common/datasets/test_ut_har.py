@@ -197,7 +197,7 @@ def test_trials_that_are_left_out_are_counted(tmp_path: Path) -> None:
         path = place / f"{kind}_161219_a_bed_1.csv"
         path.write_text("".join(path.read_text().splitlines(keepends=True)[:249]))
     note = ut_har.load(tmp_path).note
-    assert "1 annotation without their trial left out" in note
+    assert "1 annotation without a trial left out" in note
     assert "1 trial without a whole window left out" in note
 
 

@@ -136,7 +136,7 @@ def test_a_file_that_ends_within_a_row_loses_this_row(tmp_path: Path) -> None:
     path.write_text(path.read_text()[:-4])
     found = wisdm_p.load(tmp_path)
     assert np.array_equal(found.train.x, expected.train.x)
-    assert "1 row without their end left out" in found.note
+    assert "1 unfinished row left out" in found.note
 
 
 def test_rows_that_end_with_a_carriage_return(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ class Driver:
             assert foreseen or not {"Checkpoint", "Send"} & came
         else:  # it shows that the coordinator averages
             assert foreseen or not (was_open and "Checkpoint" in came)
-            assert not foreseen or came
+            assert not foreseen or came & {"Stop", "Checkpoint", "Send"}
         for command in commands:  # it grows meanwhile
             if isinstance(command, Checkpoint):
                 self.checkpoints.append(command)
