@@ -19,9 +19,11 @@ from fedquilt_common.types import Arrays, ClientId
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_server.central.plan import CENTRAL
 from fedquilt_server.lab.workbench import Workbench
+from fedquilt_server.runs.journal import peek_meta
+from fedquilt_server.runs.partition_check import PARTITION, check_partition
 from fedquilt_server.runs.result_files import read_experiment, read_model, read_result
 from fedquilt_server.status.results import Result
-from fedquilt_server.status.run_file_names import REPLIES
+from fedquilt_server.status.run_file_names import JOURNAL, REPLIES
 
 TASKS: Final = ("classification", "regression")
 """Learning tasks in which each sample has a loss of its own."""
@@ -86,7 +88,7 @@ def read_finished(folder: Path) -> FinishedRun:
     """Read a finished run, and check that it can be audited.
 
     Raises:
-        RunFolderError: the folder holds no finished run, or a damaged one.
+        RunFolderError: the folder holds no finished run or a damaged one, or its clients had other samples.
         ExperimentError: its members are unknown, or its samples have no loss of their own.
         DataUnavailableError: the data set is missing or damaged.
     """
@@ -97,6 +99,7 @@ def read_finished(folder: Path) -> FinishedRun:
         )
     bench = AuditBench(read_experiment(folder))
     _check(bench)
+    check_partition(folder, peek_meta(folder / JOURNAL, PARTITION), bench.partition_digest())
     return FinishedRun(folder, result, bench)
 
 

@@ -37,9 +37,11 @@ from fedquilt_server.round.events import Checkpoint, Command, Event, Replied, Se
 from fedquilt_server.round.machine import Machine
 from fedquilt_server.round.snapshots import MachineSnapshot
 from fedquilt_server.runs.blob_store import BlobStore
-from fedquilt_server.runs.journal import StoredCheckpoint
+from fedquilt_server.runs.journal import StoredCheckpoint, peek_meta
 from fedquilt_server.runs.machine_setup import first_state, make_context, make_policy, make_server_half
+from fedquilt_server.runs.partition_check import PARTITION, check_partition
 from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.run_file_names import JOURNAL
 
 OnRound = Callable[[ReplayedRound], None]
 """Called with each round that is replayed."""
@@ -99,11 +101,13 @@ class Replay:
         self._row = ReplayedRound(round=0)
 
     def _run_message(self) -> RunMessage:
-        experiment = self._recording.experiment
+        experiment, partition = self._recording.experiment, self._bench.partition_digest()
+        folder = self._recording.folder
+        check_partition(folder, peek_meta(folder / JOURNAL, PARTITION), partition)
         return RunMessage(
             run=self._recording.run,
             experiment=experiment.model_dump(mode="json"),
-            partition=self._bench.partition_digest(),
+            partition=partition,
             public=self._bench.public_digest(),
         )
 

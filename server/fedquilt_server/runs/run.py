@@ -162,6 +162,7 @@ class ActiveRun:
     def _prepare_samples(self) -> None:
         """Prepare what boards check and receive of the data set, and note what it and the models are."""
         self.partition_digest = self.workbench.partition_digest()
+        self.folder.note_partition(self.partition_digest)
         self.public_digest = self.workbench.public_digest()
         with report_disk_errors(self.folder.samples):
             self.delivery = prepare_delivery(self.workbench, self.folder.samples)

@@ -23,6 +23,7 @@ from fedquilt_server.runs.begun_mark import BegunMark, check_mark, mark_path, re
 from fedquilt_server.runs.blob_store import BLOBS, BlobStore
 from fedquilt_server.runs.journal import Journal, peek_meta
 from fedquilt_server.runs.other_experiment import CHOOSE, name_other_experiment
+from fedquilt_server.runs.partition_check import PARTITION, check_partition
 from fedquilt_server.status.run_file_names import EXPERIMENT, JOURNAL
 from fedquilt_server.status.units import duration
 
@@ -196,6 +197,16 @@ class RunFolder:
         raise RunFolderError(
             f"{path} was removed or replaced while the run went on, so the run is lost; start it again with a new --out"
         )
+
+    def note_partition(self, digest: str | None) -> None:
+        """Record the partition of a run that begins; check that of one that has begun.
+
+        Raises:
+            RunFolderError: the clients had other samples when the run began.
+        """
+        begun = self.journal.meta(_FRESH) != "yes"
+        check_partition(self.path, self.journal.meta(PARTITION) if begun else None, digest)
+        self.journal.set_meta(PARTITION, digest or "")
 
     @property
     def samples(self) -> Path:

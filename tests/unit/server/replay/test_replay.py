@@ -18,6 +18,7 @@ from tests.unit.server.replay.conftest import ROUNDS, Kit, overwrite
 
 from fedquilt_common.errors import FolderInUseError, RunFolderError
 from fedquilt_common.files.digests import digest_file, kind_of
+from fedquilt_server.privacy_audit.finished_run import read_finished
 from fedquilt_server.replay import engine
 from fedquilt_server.replay.replay import ReplaySettings
 from fedquilt_server.replay.replies import ReplyMaker
@@ -65,6 +66,16 @@ def test_a_run_of_an_earlier_version_goes_on_and_is_replayed_with_its_digests(ol
     with closing(Journal(old_kit.run / "journal.sqlite")) as journal:
         assert {kind_of(one.arrays) for one in journal.checkpoints()} == {"sha256"}
     assert counts(old_kit, RETRAIN) == [(2, 2, 0)] * ROUNDS
+
+
+def test_clients_with_other_samples_are_refused(kit: Kit) -> None:
+    """Such as those of another copy of the data set; a run without any record is replayed."""
+    with closing(Journal(kit.run / "journal.sqlite")) as journal:
+        journal.set_meta("partition", "a" * 64)
+    with pytest.raises(RunFolderError, match="its clients had other samples when the run began"):
+        kit.replay()
+    with pytest.raises(RunFolderError, match="its clients had other samples when the run began"):
+        read_finished(kit.run)
 
 
 def test_the_run_folder_stays_as_it_is(kit: Kit) -> None:
