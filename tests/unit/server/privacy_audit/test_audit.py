@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.support.recorded_runs import make_round, write_run
 
 from fedquilt_common.cli import run as run_command
 from fedquilt_common.datasets.shares import take_samples
+from fedquilt_common.errors import RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.privacy_section import Privacy
 from fedquilt_common.experiment_file import load_experiment
@@ -27,6 +29,7 @@ from fedquilt_server.privacy_audit.finished_run import AuditBench, read_finished
 from fedquilt_server.privacy_audit.guarantee import find_guarantee
 from fedquilt_server.privacy_audit.report import AttackResult, AuditReport, print_report
 from fedquilt_server.privacy_audit.shadows import AuditStoppedError, ShadowPlan
+from fedquilt_server.runs.journal import Journal
 
 DICE: dict[str, Any] = {
     "data": {"set": "tests.support.toy_sets:dice", "clients": 2, "partition": {"scheme": "uniform", "shares": 10}},
@@ -188,6 +191,18 @@ def test_the_coordinators_noise_bounds_nothing_for_own_models(tmp_path: Path) ->
     run = read_finished(folder)
     assert find_guarantee(run, [0], own=True) is None
     assert find_guarantee(run, [0], own=False) == PrivacyBound(2.0, 0.001)
+
+
+def test_a_run_whose_clients_had_other_samples_is_refused(tmp_path: Path) -> None:
+    """It would take members for non-members."""
+    folder = write_finished(tmp_path / "run", None, {**DICE, **QUICK})
+    own = read_finished(folder).bench.partition_digest()
+    with closing(Journal(folder / "journal.sqlite")) as journal:
+        journal.set_meta("partition", str(own))
+        assert read_finished(folder).bench.partition_digest() == own
+        journal.set_meta("partition", "a" * 64)
+    with pytest.raises(RunFolderError, match="its clients had other samples when the run began"):
+        read_finished(folder)
 
 
 def test_a_central_training_is_audited_too(tmp_path: Path) -> None:
