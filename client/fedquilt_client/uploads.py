@@ -53,6 +53,20 @@ class _Offer:
     headers: list[ChunkHeader] = field(default_factory=list)
 
 
+@dataclass
+class _Refusal:
+    """Why the replies of a client do not count for now.
+
+    Attributes:
+        round: the first one with this reason.
+        warned: whether the log has a warning of it.
+    """
+
+    reason: str
+    round: int
+    warned: bool = False
+
+
 class Uploads:
     """Sends replies in order. Without a receipt, it sends a reply's last chunk again, which asks for one.
 
@@ -86,8 +100,8 @@ class Uploads:
         self._settled: dict[str, StoredReply] = {}
         self._delivered: dict[str, StoredReply] = {}
         self._intact: set[str] = set()
-        self._refusals: dict[int, tuple[str | None, int, bool]] = {}
-        """Why the latest reply of each client was refused for now, since which round, and whether a warning says so."""
+        self._refusals: dict[int, _Refusal] = {}
+        """Why the latest reply of each client was refused for now."""
 
     @property
     def busy(self) -> bool:
@@ -232,13 +246,12 @@ class Uploads:
 
         No reply of such a training counts, for example if another board hosts the client.
         """
-        reason, began, warned = self._refusals.get(receipt.client, (None, 0, False))
-        if reason != receipt.reason:
-            began, warned = receipt.round, False
-        lasts = receipt.round != began and not warned
-        self._refusals[receipt.client] = (receipt.reason, began, warned or lasts)
-        level, text = logging.WARNING if lasts else logging.INFO, "client %d, round %d: %s; offering it again"
-        log.log(level, text, receipt.client, receipt.round, receipt.reason)
+        refusal = self._refusals.get(receipt.client)
+        if refusal is None or refusal.reason != receipt.reason:
+            refusal = self._refusals[receipt.client] = _Refusal(receipt.reason, receipt.round)
+        level = logging.WARNING if refusal.round != receipt.round and not refusal.warned else logging.INFO
+        refusal.warned = refusal.warned or level == logging.WARNING
+        log.log(level, "client %d, round %d: %s; offering it again", receipt.client, receipt.round, receipt.reason)
 
     def forget(self, digest: str) -> None:
         """Forget that a reply is settled: if it is offered again, it is sent again."""

@@ -32,7 +32,10 @@ class CommandApp(typer.Typer):
 
 
 class _JoinedHelp(TyperCommand):
-    """A command with its help in paragraphs: rich breaks their lines, and would keep those of the docstring as well."""
+    """A command with its help in paragraphs: rich breaks their lines, and would keep those of the docstring as well.
+
+    With typer's ``rich_markup_mode="markdown"``, backticks and words such as ``<agent>`` would be lost.
+    """
 
     def __init__(self, name: str | None, *, help: str | None = None, **options: Any) -> None:  # noqa: A002
         super().__init__(name, help=None if help is None else join_lines(help), **options)

@@ -167,6 +167,25 @@ def copied(task: dict[str, Any], facts: dict[str, Any]) -> list[str]:
     return [source.render(facts, item=Template(item).render(facts)) for item in items]
 
 
+@pytest.mark.parametrize(
+    ("host", "token", "accepted"),
+    [
+        ("127.0.0.1", "", True), ("127.1.2.3", "", True), ("localhost", "", True), ("::1", "", True),
+        ("0.0.0.0", "", False), ("192.168.1.4", "", False), ("127example.org", "", False),  # noqa: S104
+        ("0.0.0.0", 'sixteen"letters\\', True), ("127.0.0.1", "too short", False),  # noqa: S104
+        ("127.0.0.1", "with blanks in it", False), ("127.0.0.1", "für-alle-geheim-x", False),
+    ],
+)  # fmt: skip
+def test_a_page_that_other_machines_reach_needs_a_token(host: str, token: str, accepted: bool) -> None:
+    environment = NativeEnvironment()
+    environment.tests["match"] = lambda text, pattern: re.match(pattern, text) is not None
+    facts = {"coordinator_host": host, "coordinator_page_token": token}
+    checks = [task["ansible.builtin.assert"]["that"] for task in read("coordinator", "tasks/main.yml")
+              if "ansible.builtin.assert" in task]  # fmt: skip
+    assert len(checks) == 2
+    assert all(environment.compile_expression(check)(**facts) for check in checks) == accepted
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_each_entry_point_has_an_argument_specification(role: str) -> None:
     """Those that a playbook or another role imports; ansible-core looks for the name in ``tasks_from``."""

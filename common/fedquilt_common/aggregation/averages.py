@@ -57,7 +57,7 @@ def mean(replies: Mapping[ClientId, Reply], like: Arrays | None = None) -> dict[
 
     Returns:
         One array for each name, computed in float64. Integer arrays, such as a norm layer's step counter, are rounded
-        to the nearest integer; it is exact up to 2**53.
+        to the nearest integer; numbers above 2**53 are not exact.
 
     Raises:
         PayloadError: there is no reply, an array is missing or has another shape, or the weights do not sum to a

@@ -30,7 +30,7 @@ def draw_client_weights(clients: int, classes: int, alpha: float, rng: np.random
         sizes = rng.dirichlet(np.full(clients, alpha))
         return np.asarray(sizes[:, None] * rng.dirichlet(np.full(classes, alpha), size=clients))
     sizes = _draw_logs((clients,), alpha, rng)
-    return _raise(sizes[:, None] + _draw_logs((clients, classes), alpha, rng), alpha)
+    return _exponentiate(sizes[:, None] + _draw_logs((clients, classes), alpha, rng), alpha)
 
 
 def draw_class_weights(may_receive: NDArray[np.bool_], alpha: float, rng: np.random.Generator) -> _Weights:
@@ -48,7 +48,7 @@ def draw_class_weights(may_receive: NDArray[np.bool_], alpha: float, rng: np.ran
     alpha = _limit(alpha)
     if alpha >= _SMALL:
         return np.asarray(rng.dirichlet(np.full(len(may_receive), alpha)) * may_receive)
-    return _raise(np.where(may_receive, _draw_logs(may_receive.shape, alpha, rng), -np.inf), alpha)
+    return _exponentiate(np.where(may_receive, _draw_logs(may_receive.shape, alpha, rng), -np.inf), alpha)
 
 
 def _limit(alpha: float) -> float:
@@ -68,6 +68,6 @@ def _draw_logs(shape: tuple[int, ...], alpha: float, rng: np.random.Generator) -
     return logs
 
 
-def _raise(logs: _Weights, alpha: float) -> _Weights:
+def _exponentiate(logs: _Weights, alpha: float) -> _Weights:
     """Return the weights of which ``logs`` are alpha times the logarithms; the largest along the first axis is 1."""
     return np.asarray(np.exp((logs - logs.max(axis=0)) / alpha))

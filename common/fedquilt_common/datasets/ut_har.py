@@ -104,7 +104,7 @@ def _is_trial(name: str, kind: str) -> bool:
 def _read_array(file: PublishedFile) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.lib.format.read_array(io.BytesIO(file.data), allow_pickle=False)
-    except (ValueError, EOFError, OSError, SyntaxError, tokenize.TokenError) as error:
+    except (ValueError, EOFError, OSError, SyntaxError, MemoryError, tokenize.TokenError) as error:
         raise DataUnavailableError(f"{file.where}: is not a NumPy file ({error}); fetch it again") from None
     if array.dtype.kind not in "iuf" or not fit_float32(array).all():
         raise DataUnavailableError(
@@ -169,16 +169,17 @@ def _choose_test_trials(trials: list[_Trial]) -> set[str]:
 def _read_trials(place: Path, annotations: Sequence[PublishedFile], repairs: Counter[str]) -> list[_Trial]:
     """Read the trials one at a time."""
     known = {_TRIAL.sub(r"\2", file.name): _read_labels(file) for file in annotations}
-    trials = dict[str, _Trial]()
+    trials, used = dict[str, _Trial](), set[str]()
     for file in read_files(place, lambda name: _is_trial(name, "input")):
         name = _TRIAL.sub(r"\2", file.name)
-        labels = known.get(name, known.get(re.sub(r"^\d+_", "", name)))
-        if labels is None:
+        key = name if name in known else re.sub(r"^\d+_", "", name)
+        if key not in known:
             raise DataUnavailableError(f"{file.where}: there is no annotation_{name}.csv for it; put it there")
         if name in trials:
             raise DataUnavailableError(f"{file.where}: is there twice; remove one of the two")
-        trials[name] = _cut_trial(name, file, labels, repairs)
-    repairs["annotations without a trial left out"] += len(known) - len(trials)
+        trials[name] = _cut_trial(name, file, known[key], repairs)
+        used.add(key)
+    repairs["annotations without a trial left out"] += len(known.keys() - used)
     return [trials[name] for name in sorted(trials)]
 
 

@@ -22,7 +22,7 @@ def find_refused_keys(training: Training) -> Iterator[str]:
 
 
 def size_problem(samples: int, batch: int, delta: float) -> str:
-    """Return why a client of so many samples cannot train privately, and what to do; empty if it can.
+    """Return why a client has too few or too many samples to train privately, and what to do; empty if it can.
 
     Args:
         samples: that the client trains on.

@@ -40,7 +40,7 @@ def charge_phases(
         arrays: the numbers from which the training starts, in the shapes of the model or of a part.
 
     Raises:
-        ExperimentError: the loss of a phase cannot be private, or the training in its precision or sampling.
+        ExperimentError: the loss of a phase cannot be private, or a setting of the training.
         PrivacyBudgetError: the training would spend more than the client's privacy budget.
     """
     plans: dict[int, PrivateSteps] = {}

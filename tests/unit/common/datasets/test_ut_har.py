@@ -201,6 +201,31 @@ def test_trials_that_are_left_out_are_counted(tmp_path: Path) -> None:
     assert "1 trial without a whole window left out" in note
 
 
+def test_trials_of_two_days_may_share_an_annotation(tmp_path: Path) -> None:
+    """The early release has no day in the names of annotations."""
+    for day in ("161219", "161220"):
+        write_trial(tmp_path, f"{day}_a_bed_1", "bed", early=True)
+    write_trial(tmp_path, "161219_a_run_1", "run", early=True)
+    assert "annotation" not in ut_har.load(tmp_path).note
+    (tmp_path / "wifi-csi" / "Dataset" / "Data" / "input_161219_a_run_1.dat.csv").unlink()
+    assert "1 annotation without a trial left out" in ut_har.load(tmp_path).note
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(b"(14, 250, 90)", b"(9999999999,)"), (b"'shape': (14,", b"'shape': ((4,"), (b"{'descr'", b"{'descr ")],
+)
+def test_windows_with_a_damaged_header(old: bytes, new: bytes, tmp_path: Path) -> None:
+    write_arrays(tmp_path)
+    path = tmp_path / "wifi-csi" / "UT_HAR" / "data" / "X_train.csv"
+    content = path.read_bytes()
+    assert len(old) == len(new)
+    path.write_bytes(content.replace(old, new, 1))
+    assert path.read_bytes() != content
+    with pytest.raises(DataUnavailableError, match=r"X_train.csv: is not a NumPy file"):
+        ut_har.load(tmp_path)
+
+
 def test_a_folder_without_trials(tmp_path: Path) -> None:
     (tmp_path / "wifi-csi").mkdir()
     with pytest.raises(DataUnavailableError, match="no activity with two trials"):
