@@ -75,7 +75,8 @@ def _parameters_of(callback: Callable[..., Any]) -> Iterator[Parameter]:
         kind, info = typing.get_args(parameter.annotation)[:2]  # Annotated[kind, typer.Option(...)]
         required = parameter.default is inspect.Parameter.empty
         default = None if required else parameter.default
-        words = " ".join((info.help or "").split())
+        variable = f" Else read from the environment variable `{info.envvar}`." if info.envvar else ""
+        words = " ".join((info.help or "").split()) + variable
         yield Parameter(_names(name, kind, info), _value_words(kind, info), default, required, words)
 
 

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from command_list import Parameter, list_commands
 from docstrings import read_docstring
+from environment_variables import list_variables
+from markdown_tables import code, sentence, table
 from pydantic import BaseModel, TypeAdapter
 
 from fedquilt_common import errors
@@ -34,38 +36,6 @@ from fedquilt_server.web.metrics import SnapshotCollector
 FOLDER: Final = Path(__file__).resolve().parents[1] / "docs" / "reference"
 Schema = Mapping[str, Any]
 """A JSON schema, as pydantic derives it from a model."""
-
-
-# Markdown
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yield an empty line and a Markdown table without its empty columns; nothing if there are no rows."""
-    lines = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    filled = [number for number in range(len(header)) if any(line[number] for line in lines)]
-    if lines:
-        yield from ("", _row(header, filled), "|---" * len(filled) + "|", *(_row(line, filled) for line in lines))
-
-
-def _row(cells: Sequence[str], columns: Iterable[int]) -> str:
-    return "| " + " | ".join(cells[column] or " " for column in columns) + " |"
-
-
-def code(value: Any) -> str:
-    """Return a value as code, as one writes it in YAML."""
-    words = {True: "true", False: "false", None: "null"}
-    if value is None or isinstance(value, bool):
-        return f"`{words[value]}`"
-    if isinstance(value, list | tuple):
-        return f"`[{', '.join(map(str, value))}]`"
-    if isinstance(value, dict):
-        return "`{" + ", ".join(f"{key}: {one}" for key, one in value.items()) + "}`"
-    return f"`{value}`" if value != "" else "empty"
-
-
-def sentence(words: str) -> str:
-    """Return words with a capital letter, unless they begin with code."""
-    return words[:1].upper() + words[1:]
 
 
 # Commands
@@ -316,6 +286,14 @@ def exit_codes_page() -> Iterator[str]:
     yield from table(("code", "meaning", "errors in Python"), rows)
 
 
+def environment_page() -> Iterator[str]:
+    """Yield the page of environment variables."""
+    yield from ("# Environment variables", "")
+    yield "An option of a command comes before its variable. Docker Compose has [further"
+    yield "ones](../experiments.md#with-docker-compose)."
+    yield from table(("variable", "read by", "meaning"), [[f"`{one.name}`", *one.words] for one in list_variables()])
+
+
 def messages_page() -> Iterator[str]:
     """Yield the page of control messages and their parts."""
     kinds = [one for one in {**vars(messages), **vars(data_messages)}.values() if inspect.isclass(one)]
@@ -381,6 +359,7 @@ PAGES: Final[dict[str, Callable[[], Iterable[str]]]] = {
     "models.md": lambda: _catalogue_page("Models", "model"),
     "datasets.md": lambda: _catalogue_page("Data sets", "data set"),
     "exit-codes.md": exit_codes_page,
+    "environment.md": environment_page,
     "messages.md": messages_page,
     "topics.md": topics_page,
     "metrics.md": metrics_page,

@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import reference
 from command_list import list_commands
 from docstrings import read_docstring
+from environment_variables import list_variables
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))])
@@ -48,6 +49,16 @@ def blocks(path: Path, *languages: str) -> list[str]:
 @cache
 def generated() -> Mapping[str, str]:
     return reference.pages()
+
+
+OWN_VARIABLES = {"FEDQUILT_NOISE_KEY", "FEDQUILT_FORK_SERVER"}
+"""`simulate` sets them for its processes."""
+
+
+def test_every_environment_variable_is_on_the_page() -> None:
+    sources = [path for folder in ("common", "server", "client") for path in ROOT.glob(f"{folder}/**/*.py")]
+    found = {name for path in sources for name in re.findall(r'"(FEDQUILT_[A-Z_]+)"', path.read_text(encoding="utf-8"))}
+    assert {one.name for one in list_variables()} == found - OWN_VARIABLES
 
 
 @pytest.mark.parametrize("name", list(reference.PAGES))

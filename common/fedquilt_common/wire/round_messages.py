@@ -10,7 +10,17 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from fedquilt_common.types import ExchangeId, Scalar
-from fedquilt_common.wire.message_base import Client, ClientKey, Digest, MessagePart, Name, Number, Text, WireMessage
+from fedquilt_common.wire.message_base import (
+    Big,
+    Client,
+    ClientKey,
+    Digest,
+    MessagePart,
+    Name,
+    Number,
+    Text,
+    WireMessage,
+)
 
 
 class PatchMessage(MessagePart):
@@ -25,7 +35,7 @@ class PatchMessage(MessagePart):
 
     slot: Number
     digest: Digest
-    size: Number
+    size: Big
     labels: bool = False
 
     @property

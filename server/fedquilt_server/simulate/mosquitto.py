@@ -20,6 +20,8 @@ from typing import Final
 
 from fedquilt_common.errors import BrokerMissingError, BrokerUnreachableError
 
+MOSQUITTO_VARIABLE: Final = "FEDQUILT_MOSQUITTO"
+
 # Debian and Homebrew install the program in folders that are often missing from a user's PATH.
 SBIN_FOLDERS = (Path("/usr/sbin"), Path("/usr/local/sbin"), Path("/opt/homebrew/sbin"))
 
@@ -40,7 +42,7 @@ def find_mosquitto() -> Path:
     Raises:
         BrokerMissingError: there is none, or ``FEDQUILT_MOSQUITTO`` is not a program.
     """
-    if setting := os.environ.get("FEDQUILT_MOSQUITTO"):
+    if setting := os.environ.get(MOSQUITTO_VARIABLE):
         return _resolve_setting(setting)
     # Do not resolve the link: in a virtual environment, the interpreter is a link to a file outside of it.
     environment = Path(sys.executable).parent
@@ -58,7 +60,7 @@ def _resolve_setting(name: str) -> Path:
     if program := shutil.which(name):
         return Path(program)
     raise BrokerMissingError(
-        f"FEDQUILT_MOSQUITTO is {name}, which is not an executable program. "
+        f"{MOSQUITTO_VARIABLE} is {name}, which is not an executable program. "
         "Correct it, or unset it to use the mosquitto that `make setup` provides."
     )
 

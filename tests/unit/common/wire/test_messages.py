@@ -47,7 +47,7 @@ ROUND = RoundMessage(
     round=2,
     exchange=0,
     deadline=1700000000.25,
-    patches=[PatchMessage(slot=0, digest=A, size=4096), PatchMessage(slot=1, digest=B, size=1)],
+    patches=[PatchMessage(slot=0, digest=A, size=4096), PatchMessage(slot=1, digest=B, size=5_000_000_000)],
     tasks=[
         TASK,
         TaskMessage(clients=[], kind="score", patches=[]),
