@@ -38,6 +38,21 @@ def gated(s: Any, x: Tensor) -> Any:
     return s.head(torch.max(a * torch.sigmoid(b), a).mean([2, 3]))
 
 
+def named_as_in_numpy(s: Any, x: Tensor) -> Any:
+    one, two = torch.chunk(input=s.a(x), chunks=2, axis=1)
+    x = s.b(torch.cat([torch.relu(input=one), two, s.c(x)], axis=1))
+    first, second = x[:, :2], x[:, 2:]
+    x = torch.stack([first.sum(axis=1, keepdims=True), second.softmax(axis=1).amax(1, True)], axis=1)
+    return s.head(x.unbind(axis=1)[0].mean(axis=(2, 3)))
+
+
+def split_at_places(s: Any, x: Tensor) -> Any:
+    one, two, three = torch.tensor_split(s.a(x), (3, 5), 1)
+    x = torch.cat([torch.relu(one), two, torch.tanh(three)], 1)
+    one, two = x.tensor_split(2, dim=1)
+    return s.head((one * two).mean((2, 3)))
+
+
 def in_turn(s: Any, x: Tensor) -> Any:
     for layer in s.layers:
         x = layer(x)
@@ -197,6 +212,9 @@ MASKED: dict[str, tuple[Build, tuple[int, ...]]] = {
         shuffled_by_functions, a=conv(3, 8, 1), b=conv(8, 12, 1), c=conv(3, 7, 1), head=linear(56, 5)), IMAGE),
     "views by head": (module(by_head, q=linear(6, 24), k=linear(6, 24), head=linear(24, 5)), (4, 6)),
     "gated": (module(gated, a=conv(3, 16, 1), head=linear(8, 5)), IMAGE),
+    "named as in numpy": (module(
+        named_as_in_numpy, a=conv(3, 8, 1), c=conv(3, 5, 1), b=conv(13, 7, 1), head=linear(1, 5)), IMAGE),
+    "split at places": (module(split_at_places, a=conv(3, 8, 1), head=linear(4, 5)), IMAGE),
     "one layer twice": (module(twice, a=linear(6, 8), same=linear(8, 8), head=linear(8, 5)), (6,)),
     "bare parameters": (module(
         scaled, a=linear(6, 8), weight=lambda: nn.Parameter(torch.zeros(9, 8)),

@@ -24,6 +24,9 @@ _RESHAPING: dict[type[nn.Module], Rule] = {
     nn.PixelShuffle: pixel_shuffle, nn.PixelUnshuffle: pixel_unshuffle, nn.ChannelShuffle: channel_shuffle,
 }  # fmt: skip
 
+_NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
+"""From names that torch's functions take for numpy's sake to their own."""
+
 
 def run_graph(
     walk: Walk, module: nn.Module, graph: fx.Graph, shape: tuple[int, ...], dtype: torch.dtype
@@ -68,8 +71,9 @@ def _trace_input(
 
 def _trace_step(walk: Walk, module: nn.Module, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
     walk.where = str(node.target) if node.op in ("call_module", "get_attr") else node.name
-    args = fx.node.map_arg(node.args, values.__getitem__)
-    kwargs = fx.node.map_arg(node.kwargs, values.__getitem__)
+    args, kwargs = _use_usual_names(
+        fx.node.map_arg(node.args, values.__getitem__), fx.node.map_arg(node.kwargs, values.__getitem__)
+    )
     if node.op == "get_attr":
         return _trace_attribute(walk, module, str(node.target))
     walk.owner_name, walk.is_layer = _owning_module(node), node.op == "call_module"
@@ -80,6 +84,12 @@ def _trace_step(walk: Walk, module: nn.Module, node: fx.Node, values: dict[fx.No
     if _kind_of(called) not in BLOCKS:  # their layers are recorded one by one
         walk.note(_name_of(called), [args, dict(kwargs)], result)
     return result
+
+
+def _use_usual_names(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of an operation under the names that the rules know; torch takes those of numpy as well."""
+    named = {_NUMPY_NAMES.get(name, name): value for name, value in kwargs.items()}
+    return ((named.pop("input"),), named) if not args and "input" in named else (args, named)
 
 
 def _trace_attribute(walk: Walk, module: nn.Module, name: str) -> Any:

@@ -27,6 +27,7 @@ from fedquilt_common.tracing.partitions import (
     pad,
     roll,
     split,
+    tensor_split,
     unbind,
     unfold,
 )
@@ -162,7 +163,7 @@ def reduce(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> 
     x = args[0]
     if len(traced_in([args, dict(kwargs)])) > 1:
         return elementwise(walk, called, args, kwargs, result)
-    named = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis"))
+    named = args[1] if len(args) > 1 else kwargs.get("dim")
     reduced = range(len(x.shape)) if named is None else [named] if isinstance(named, int) else named
     places = {place % len(x.shape) for place in reduced}
     first = result if isinstance(result, Tensor) else result[0]
@@ -323,7 +324,8 @@ _RULES: list[tuple[Rule, tuple[str, ...]]] = [
     (permute, ("permute", "transpose", "movedim", "moveaxis", "swapaxes", "swapdims", "t")),
     (concatenate, ("cat", "concat", "concatenate")),
     (stack, ("stack",)),
-    (chunk, ("chunk", "tensor_split")),
+    (chunk, ("chunk",)),
+    (tensor_split, ("tensor_split",)),
     (glu, ("glu",)),
     (split, ("split", "split_with_sizes")),
     (unbind, ("unbind",)),

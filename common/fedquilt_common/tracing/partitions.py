@@ -73,6 +73,22 @@ def split(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Sequence[
     return tuple(_replace_dimension(x, part, place, dim) for part, dim in zip(result, parts, strict=True))
 
 
+def tensor_split(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Sequence[Tensor]) -> tuple[Traced, ...]:
+    """Divide one dimension of a shape into a number of parts, as ``chunk``, or at positions: each part by itself."""
+    given, path = find_argument(args, kwargs, 1, "indices_or_sections", "sections", "indices")
+    if isinstance(given, int):
+        return chunk(walk, called, args, kwargs, result)
+    x = args[0]
+    place = (args[2] if len(args) > 2 else kwargs.get("dim", 0)) % len(x.shape)
+    sizes = [part.shape[place] for part in result]
+    if not isinstance(given, list | tuple) or sum(sizes) != x.shape[place]:
+        raise walk.refuse("tensor_split() with positions that are in a tensor, or not in order")
+    parts = _divide(walk, x.dims[place], sizes)
+    for number in range(len(given)):
+        walk.rewrite((*path, number), tuple(piece for part in parts[: number + 1] for piece in part))
+    return tuple(_replace_dimension(x, part, place, dim) for part, dim in zip(result, parts, strict=True))
+
+
 def unbind(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Sequence[Tensor]) -> tuple[Traced, ...]:
     """Take one dimension of a shape apart; it stays whole."""
     x = args[0]
