@@ -2,7 +2,7 @@
 
 Cubuk et al., "AutoAugment: Learning Augmentation Policies from Data", CVPR 2019, table 7 of the appendix. Each image
 gets one of 25 sub-policies. A sub-policy is two operations, each with a probability and a magnitude from 0 to 9.
-Operations on values are defined for bytes; here the batch's least value counts as 0 and its greatest as 255.
+The operations are defined for bytes; here the batch's least value counts as 0, black, and its greatest as 255, white.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedquilt_common.augment.images import (
     Images,
     Numbers,
+    Span,
     adjust_brightness,
     adjust_contrast,
     adjust_saturation,
@@ -71,18 +72,17 @@ def auto_augment(x: Images, rng: np.random.Generator) -> Images:
     Returns:
         New images in the shape and dtype of ``x``.
     """
+    span = float(x.min()), float(x.max())
     x, drawn = x.copy(), rng.integers(len(POLICY), size=len(x))
     for number, steps in enumerate(POLICY):
         for name, probability, magnitude in steps:
             chosen = np.flatnonzero((drawn == number) & (rng.random(len(x)) < probability))
             if len(chosen):
-                x[chosen] = apply_operation(name, magnitude, x[chosen], rng, (float(x.min()), float(x.max())))
+                x[chosen] = apply_operation(name, magnitude, x[chosen], rng, span)
     return x
 
 
-def apply_operation(
-    name: str, magnitude: int, x: Images, rng: np.random.Generator, span: tuple[float, float]
-) -> Images:
+def apply_operation(name: str, magnitude: int, x: Images, rng: np.random.Generator, span: Span) -> Images:
     """Apply one operation to all images; one with a direction takes either at random.
 
     Args:
@@ -97,15 +97,15 @@ def apply_operation(
     """
     part, sign = magnitude / 9, rng.choice((-1.0, 1.0), len(x))
     if name in _MAPS:
-        return transform_affine(x, _MAPS[name](part, sign, x))
+        return transform_affine(x, _MAPS[name](part, sign, x), span[0])
     if name in _BLENDS:
-        return _BLENDS[name](x, 1 + sign * 0.9 * part)
+        return _BLENDS[name](x, 1 + sign * 0.9 * part, span)
     width = (span[1] - span[0]) or 1.0
     values = np.rint((x - span[0]) / width * _BYTES).clip(0, _BYTES).astype(np.int64)
     return (_ON_BYTES[name](values, magnitude) / _BYTES * width + span[0]).astype(x.dtype)
 
 
-def _adjust_sharpness(x: Images, factor: Numbers) -> Images:
+def _adjust_sharpness(x: Images, factor: Numbers, span: Span) -> Images:
     """Blend images with smoothed ones; factor 0 gives the image smoothed by (1 1 1, 1 5 1, 1 1 1) / 13.
 
     The border stays as it is.
@@ -114,7 +114,7 @@ def _adjust_sharpness(x: Images, factor: Numbers) -> Images:
     height, width = x.shape[2:]
     near = [x[:, :, i : height - 2 + i, j : width - 2 + j] for i in range(3) for j in range(3)]
     smooth[:, :, 1:-1, 1:-1] = (sum(near) + 4 * near[4]) / 13
-    return blend(x, smooth, factor)
+    return blend(x, smooth, factor, span)
 
 
 def _auto_contrast(values: NDArray[np.int64], magnitude: int) -> Numbers:
@@ -159,7 +159,7 @@ _MAPS: Final[dict[str, _Maps]] = {
     "translate-x": lambda part, sign, x: translation(np.trunc(150 / 331 * x.shape[3] * part * sign), 0 * sign),
     "translate-y": lambda part, sign, x: translation(0 * sign, np.trunc(150 / 331 * x.shape[2] * part * sign)),
 }
-_BLENDS: Final[dict[str, Callable[[Images, Numbers], Images]]] = {
+_BLENDS: Final[dict[str, Callable[[Images, Numbers, Span], Images]]] = {
     "brightness": adjust_brightness, "contrast": adjust_contrast,
     "color": adjust_saturation, "sharpness": _adjust_sharpness,
 }  # fmt: skip

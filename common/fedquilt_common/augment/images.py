@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 Images = NDArray[Any]
 Numbers = NDArray[np.float64]
+Span = tuple[float, float]
+"""The values of black and of white."""
 
 FLIP_PROBABILITY: Final = 0.5
 """Probability of a flip."""
@@ -115,12 +117,13 @@ def _stack(rows: list[list[Numbers]]) -> Numbers:
     return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
 
 
-def transform_affine(x: Images, maps: Numbers) -> Images:
+def transform_affine(x: Images, maps: Numbers, black: float | None = None) -> Images:
     """Apply an affine map to each image, with interpolation between the four nearest pixels.
 
     Args:
         x: images of shape (n, channels, height, width).
         maps: from old to new places (x, y, 1) in pixels from the middle, shape (n, 2, 3).
+        black: value of what comes from outside; None: the least of ``x``.
 
     Returns:
         New images in the shape and dtype of ``x``.
@@ -128,7 +131,7 @@ def transform_affine(x: Images, maps: Numbers) -> Images:
     result = np.empty_like(x)
     for start in range(0, len(x), _IMAGES_AT_A_TIME):
         some = slice(start, start + _IMAGES_AT_A_TIME)
-        result[some] = _transform(x[some], maps[some], x.min())
+        result[some] = _transform(x[some], maps[some], x.min() if black is None else black)
     return result
 
 
@@ -171,19 +174,19 @@ def jitter_colours(x: Images, brightness: Numbers, contrast: Numbers, saturation
     return adjust_saturation(x, saturation)
 
 
-def adjust_brightness(x: Images, factor: Numbers) -> Images:
+def adjust_brightness(x: Images, factor: Numbers, span: Span | None = None) -> Images:
     """Blend images, (n, channels, height, width), with black by ``factor``, shape (n,); 0 gives black."""
-    return blend(x, np.full_like(x, x.min()), factor)
+    return blend(x, np.full_like(x, x.min() if span is None else span[0]), factor, span)
 
 
-def adjust_contrast(x: Images, factor: Numbers) -> Images:
+def adjust_contrast(x: Images, factor: Numbers, span: Span | None = None) -> Images:
     """Blend images with their mean grey by ``factor``, shape (n,); 0 gives the mean grey."""
-    return blend(x, to_grey(x).mean(axis=(2, 3), keepdims=True), factor)
+    return blend(x, to_grey(x).mean(axis=(2, 3), keepdims=True), factor, span)
 
 
-def adjust_saturation(x: Images, factor: Numbers) -> Images:
+def adjust_saturation(x: Images, factor: Numbers, span: Span | None = None) -> Images:
     """Blend each pixel with its grey by ``factor``, shape (n,); 0 gives a grey image."""
-    return blend(x, to_grey(x), factor)
+    return blend(x, to_grey(x), factor, span)
 
 
 def to_grey(x: Images) -> Images:
@@ -195,14 +198,15 @@ def to_grey(x: Images) -> Images:
     return np.asarray(np.einsum("nchw,c->nhw", x, weights)[:, None], x.dtype)
 
 
-def blend(x: Images, other: Images, factor: Numbers) -> Images:
-    """Blend two images: factor * x + (1 - factor) * other, clipped to the range of ``x``.
+def blend(x: Images, other: Images, factor: Numbers, span: Span | None = None) -> Images:
+    """Blend two images: factor * x + (1 - factor) * other, clipped to ``span``.
 
     Args:
         x: images of shape (n, channels, height, width).
         other: images of a shape that broadcasts to that of ``x``.
         factor: for each image, shape (n,).
+        span: None: the least and the greatest value of ``x``.
     """
-    share = factor[:, None, None, None]
-    mixed: Images = (share * x + (1 - share) * other).clip(x.min(), x.max()).astype(x.dtype)
+    share, (black, white) = factor[:, None, None, None], span or (x.min(), x.max())
+    mixed: Images = (share * x + (1 - share) * other).clip(black, white).astype(x.dtype)
     return mixed

@@ -97,6 +97,14 @@ def test_every_operation_keeps_shape_dtype_and_range(name: str) -> None:
         assert -1e-6 <= found.min() <= found.max() <= 1 + 1e-6
 
 
+@pytest.mark.parametrize("name", ["rotate", "shear-x", "translate-y", "brightness", "contrast", "color", "sharpness"])
+def test_an_operation_does_to_an_image_what_it_does_beside_others(name: str) -> None:
+    bright, dark = 0.6 + images(some(count=1)) * 0.3, images(some(count=1)) * 0.3
+    alone = apply_operation(name, 9, bright, np.random.default_rng(3), SPAN)
+    beside = apply_operation(name, 9, np.concatenate([bright, dark]), np.random.default_rng(3), SPAN)
+    assert (alone == beside[:1]).all()
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_images_of_any_range(channels: int) -> None:
     x = images(some(channels, 200)) * 4 - 2
