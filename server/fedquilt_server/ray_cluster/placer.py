@@ -59,7 +59,7 @@ class Placer:
         self._nodes = ReadyNodes(cluster, request, self._relocations)
         self._agents = [AgentLife(cluster, request, one, password, self._nodes, clock) for one in request.agents]
         self._look_at = 0.0
-        self._reported_waiting = False
+        self._reported = set[str]()
 
     def execute(self, should_stop: Callable[[], bool]) -> None:
         """Host the agents until ``should_stop`` returns True.
@@ -118,12 +118,14 @@ class Placer:
 
     def _watch_waiting(self, now: float) -> None:
         waiting = [agent for agent in self._agents if agent.is_waiting_since(now - WAIT_SECONDS)]
-        if waiting and not self._reported_waiting:
-            self._relocations.add_waiting([agent.placement for agent in waiting])
-            for agent in waiting:  # others may have reserved what its node had
-                agent.close()
-                agent.place(anywhere=True)
-        self._reported_waiting = any(agent.is_waiting for agent in self._agents)
+        fresh = [agent for agent in waiting if agent.name not in self._reported]
+        if fresh:
+            self._relocations.add_waiting([agent.placement for agent in fresh])
+        for agent in fresh:  # others may have reserved what its node had
+            agent.close()
+            agent.place(anywhere=True)
+        self._reported |= {agent.name for agent in fresh}
+        self._reported &= {agent.name for agent in self._agents if agent.is_waiting}
 
     def close(self) -> None:
         """End all agents and actors."""

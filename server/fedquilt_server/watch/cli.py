@@ -21,7 +21,7 @@ from fedquilt_common.terminal import make_console
 from fedquilt_common.terminal_text import printable
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, parse_broker_url
 from fedquilt_server.library.page_reader import PageReader
-from fedquilt_server.status.snapshot import ENDED, Snapshot
+from fedquilt_server.status.snapshot import ENDED, RunPhase, Snapshot
 from fedquilt_server.status.terminal import describe_round
 from fedquilt_server.watch.folder_source import folder_states
 from fedquilt_server.watch.page_source import page_states
@@ -34,6 +34,14 @@ STEP_SECONDS: Final = 0.25
 CLOCK_SECONDS: Final = 1.0
 _ADDRESS: Final = re.compile(r"\w+://|\[?[\w.:-]+\]?:\d+(/|$)")
 """Start of a page's address: it has a scheme or a port."""
+_ENDS: Final[dict[RunPhase, str]] = {
+    "failed": "the run failed",
+    "stopped": "the run was stopped",
+    "interrupted": "the run was interrupted",
+    "unknown": "nothing says whether the run has finished",
+    "damaged": "the run's result is damaged",
+}
+"""How a run has ended that has not finished all rounds."""
 PAGE_URL: Final = "http://127.0.0.1:8080/"
 PAGE_TOKEN: Final = "FEDQUILT_PAGE_TOKEN"  # noqa: S105 - the name of a variable
 
@@ -62,7 +70,7 @@ def watch(
     """Show a run live in the terminal, until it ends.
 
     The run comes from its status page, from its broker or from its folder. The command reconnects, and changes nothing.
-    It ends with 0 when the run has finished, and with 7 when the run has failed or was stopped.
+    It ends with 0 when the run has finished, and with 7 when it ended in any other way.
     """
     if broker and target:
         raise ExperimentError(f"watch {target} --broker {broker}: give a page or folder, or a broker, not both")
@@ -100,10 +108,8 @@ def _end(snapshot: Snapshot) -> None:
     Raises:
         RunFailedError: it has not finished all rounds.
     """
-    if snapshot.phase == "failed":
-        raise RunFailedError(f"the run failed: {snapshot.message}")
-    if snapshot.phase == "stopped":
-        raise RunFailedError(f"the run was stopped: {snapshot.message}")
+    if snapshot.phase in _ENDS:
+        raise RunFailedError(f"{_ENDS[snapshot.phase]}: {snapshot.message}")
 
 
 def _print_once(source: WatchSource, stop: StopSignal, as_json: bool) -> WatchState | None:

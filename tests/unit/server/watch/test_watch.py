@@ -180,8 +180,10 @@ def test_a_folder_leads_to_its_page_and_shows_its_end_without_one(tmp_path: Path
 def test_a_run_that_was_killed_is_interrupted(tmp_path: Path) -> None:
     known = {"name": "demo", "run": "demo-1", "algorithm": "fedavg", "dataset": "digits", "seed": 1, "rounds": ROWS}
     (tmp_path / "result.json").write_text(Result.model_validate({**known, "status": "running"}).model_dump_json())
-    state = json.loads(run_watch(str(tmp_path), "--json").stdout)
-    assert (state["phase"], state["round"]) == ("interrupted", 5)
+    done = run_watch(str(tmp_path), "--json")
+    state = json.loads(done.stdout)
+    assert (state["phase"], state["round"], done.returncode) == ("interrupted", 5, 7)
+    assert "the run was interrupted: the coordinator was killed" in done.stderr
     assert "run the same command again" in state["message"]
 
 
