@@ -100,7 +100,7 @@ class PrivateGradients:
         self._module = module
         self._parameters = list(parameters)
         self._hooks: _RowHooks | None = None
-        self._used = self._parameters
+        self._used: list[nn.Parameter] = []
         self._sums: _SecretNoiseOptimizer | None = None
 
     def __enter__(self) -> None:
@@ -130,14 +130,33 @@ class PrivateGradients:
         Raises:
             ExperimentError: the gradient of a single sample cannot be separated from those of the others.
         """
-        self._clear()
-        with _ignore_hook_warning():
-            loss.backward()  # type: ignore[no-untyped-call]
-        self._used = [p for p in self._parameters if p.grad is not None]
+        self._differentiate(loss)
         _check_rows(self._used, samples)
         if self._sums is None:
             self._sums = _SecretNoiseOptimizer(self._used, self.steps)
         self._sums.clip_and_accumulate()
+        self._clear()
+
+    def _differentiate(self, loss: Tensor) -> None:
+        self._clear()
+        with _ignore_hook_warning():
+            loss.backward()  # type: ignore[no-untyped-call]
+        self._used = [p for p in self._parameters if p.grad is not None]
+
+    @property
+    def knows_used(self) -> bool:
+        """Whether a loss has shown which parameters it depends on."""
+        return bool(self._used)
+
+    def find_used(self, loss: Tensor) -> None:
+        """Find the parameters that a loss depends on, for steps that draw no samples before the first that does.
+
+        Only they may get noise then: the others would tell whether a sample was drawn.
+
+        Args:
+            loss: of shape (), of any sample; its gradient is not used.
+        """
+        self._differentiate(loss)
         self._clear()
 
     def finish(self, penalty: Tensor | None) -> None:

@@ -266,6 +266,9 @@ class _RunningPhase:
     def _step_privately(self, private: PrivateGradients, batch: Examples) -> float:
         """Take a step with a private gradient, and return the loss on the batch; 0 if it is empty."""
         mean = 0.0
+        if not len(batch) and not private.knows_used:
+            any_sample = Examples(self.phase.data.x[:1], self.phase.data.y[:1])
+            private.find_used(self._data_loss(any_sample, self.loop.arithmetic))
         for part in private.divide(len(batch)):
             samples = Examples(batch.x[part], batch.y[part])
             loss = self._data_loss(samples, self.loop.arithmetic)

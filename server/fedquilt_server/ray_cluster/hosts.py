@@ -15,7 +15,7 @@ from typing import Final
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.experiment import AgentSpec, agent_specs
 from fedquilt_common.files.durable import write_atomically
-from fedquilt_common.wire.client_id import keep_suffix
+from fedquilt_common.wire.client_id import instance_of, keep_suffix
 from fedquilt_server.provisioning.authority import issue_certificate, make_authority
 from fedquilt_server.ray_cluster.address import resolve_address
 from fedquilt_server.ray_cluster.check import look_at
@@ -63,7 +63,7 @@ class RayHosts:
         each = -(-len(agents) // len(self.nodes))
         request = HostRequest(
             cluster=self.cluster,
-            home=f"fedquilt-{keep_suffix(folder)[:16]}",
+            home=f"fedquilt-{instance_of(keep_suffix(folder))}",
             shared=self.shared,
             kept=f"Their private memory is in {self.shared}, which all nodes share" if self.shared else _NO_MEMORY,
             modules=modules_of(plan.experiment),

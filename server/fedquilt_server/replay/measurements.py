@@ -256,7 +256,7 @@ class _Collector:
         ends = [exchange.closed_at for exchange in exchanges[-1:]]
         rest = max(0.0, closing.at - max([closing.at - result.seconds, *ends, *(e.at for _, e in part.events[-1:])]))
         averaging = min(rest, result.averaging_seconds)
-        replies = sum(len(exchange.replies) for exchange in exchanges)
+        replies = sum(reply.at <= exchange.closed_at for exchange in exchanges for reply in exchange.replies.values())
         self.rounds[part.round] = CoordinatorTimes(
             result.seconds, averaging, rest, replies, result.bytes_down, result.bytes_up, result.model_bytes
         )  # fmt: skip

@@ -31,6 +31,7 @@ class AgentList:
     def __init__(self) -> None:
         self._agents: dict[str, BoardStatus] = {}
         self._energy: dict[str, BoardEnergy] = {}
+        self._forgotten_boards, self._forgotten_joules = 0, 0.0
         self._cut_off: set[str] = set()
 
     def boards(self) -> list[BoardStatus]:
@@ -93,9 +94,14 @@ class AgentList:
             self._change(agent, online=online, training={})
 
     def _make_room(self, agent: str) -> None:
-        """Forget agents that are offline when the list is full."""
-        if agent not in self._agents and len(self._agents) >= MOST_SHOWN:
-            self._agents = {name: status for name, status in self._agents.items() if status.online}
+        """Forget agents that are offline when the list is full; their energy stays in the sum."""
+        if agent in self._agents or len(self._agents) < MOST_SHOWN:
+            return
+        self._agents = {name: status for name, status in self._agents.items() if status.online}
+        gone = [self._energy.pop(name) for name in list(self._energy) if name not in self._agents]
+        joules = [energy.joules for energy in gone if energy.joules is not None]
+        self._forgotten_boards += len(joules)
+        self._forgotten_joules += math.fsum(joules)
 
     def update_last_seen(self, agent: str, now: float) -> None:
         """Record that a message of ``agent`` arrived at ``now``."""
@@ -151,12 +157,12 @@ class AgentList:
                 if energy.joules != board.joules:
                     self._change(name, joules=energy.joules)
         known = [energy.joules for energy in self._energy.values() if energy.joules is not None]
-        return math.fsum(known) if known else None
+        return math.fsum([*known, self._forgotten_joules]) if known or self._forgotten_boards else None
 
     @property
     def energy_coverage(self) -> tuple[int, int]:
         """The number of boards that have reported energy, and of all that have been seen, without relays of sites."""
-        reporting = sum(energy.joules is not None for energy in self._energy.values())
+        reporting = self._forgotten_boards + sum(energy.joules is not None for energy in self._energy.values())
         seen = sum(board.health != "never seen" and not board.is_relay for board in self._agents.values())
         return reporting, max(reporting, seen)
 

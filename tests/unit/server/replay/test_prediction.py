@@ -199,6 +199,7 @@ def test_the_next_exchange_opens_at_the_deadline_of_the_one_before() -> None:
     measured = measure(with_round_3(made, [*first, late, *second], 6.5 + REST))
     assert measured.lags[1, "a-0"][3] == pytest.approx((1.0,))
     assert measured.rounds[3].rest == pytest.approx(REST)
+    assert measured.rounds[3].replies == 4  # not the late one, so bytes for each reply are those of a round like it
 
 
 @pytest.mark.parametrize(("shortfall", "rounds"), [("replace", [2]), ("wait", [2, 3])])

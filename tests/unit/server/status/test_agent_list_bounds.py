@@ -22,6 +22,19 @@ def test_names_that_come_and_go_do_not_fill_the_list(monkeypatch: pytest.MonkeyP
     assert len(agents.boards()) <= 100
 
 
+def test_the_energy_of_boards_that_are_forgotten_stays_in_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_list, "MOST_SHOWN", 10)
+    agents = AgentList()
+    for number in range(50):
+        agents.update_presence(presence(number), 0.0)
+        for joules in (1.0, 3.0):
+            agents.update_telemetry(Telemetry(agent=f"pi-{number}", boot=1, joules=joules, power=0.0), joules)
+        agents.update_online(f"pi-{number}", online=False)
+    assert len(agents._energy) <= 10
+    assert agents.settle_energy(9.0) == 100.0
+    assert agents.energy_coverage == (50, 50)
+
+
 def test_progress_of_clients_that_an_agent_does_not_host_is_dropped() -> None:
     agents = AgentList()
     agents.update_presence(presence(0), 0.0)
