@@ -22,12 +22,16 @@ from fedquilt_server.simulate.memory_samples import Memory, MemorySampler
 
 SHORT_LIFE: Final = 30.0
 """A child that exits with an error in fewer seconds has failed to start. A child that was killed has not."""
+SAME_ERROR_LIFE: Final = 600.0
+"""So has one that exits with the same error as the process before it in fewer seconds: it would do so for ever."""
 FAILED_STARTS: Final = 4
 STOP_SECONDS: Final = 5.0
 HOST_STOP_SECONDS: Final = 60.0
 """How long the process that hosts agents on other machines may take to end them."""
 SAMPLE_SECONDS: Final = 0.5
 _POLL_SECONDS: Final = 0.05
+_LAST_WORDS: Final = 8192
+"""Bytes at the end of a log in which an error is searched."""
 KILLED_CODES: Final = frozenset({0, -signal.SIGKILL, -signal.SIGTERM}) | STOPPED_CODES
 """Exit codes that do not count as a failed start: success, and signals from other processes."""
 
@@ -39,6 +43,8 @@ class _Child:
     started: float
     log_start: int
     """Size of its log when this process was started: what precedes is of earlier processes, perhaps of earlier days."""
+    error: str = ""
+    """How its process before ended, if with an error."""
     failed_starts: int = 0
     restarts: int = 0
     memory: Memory = field(default_factory=Memory)
@@ -126,7 +132,9 @@ class Supervisor:
         self._sampler.sample({pid: child.memory for pid, child in running.items()}, servers)
 
     def _restart(self, child: _Child, code: int) -> None:
-        failed = code not in KILLED_CODES and time.monotonic() - child.started < SHORT_LIFE
+        before, child.error = child.error, "" if code in KILLED_CODES else _last_words(child)
+        limit = SAME_ERROR_LIFE if child.error and child.error == before else SHORT_LIFE
+        failed = code not in KILLED_CODES and time.monotonic() - child.started < limit
         child.failed_starts = child.failed_starts + 1 if failed else 0
         if code in child.spec.final_codes or child.failed_starts >= FAILED_STARTS:
             if child.spec.listener is None:
@@ -194,6 +202,13 @@ def _wait_or_kill(process: ChildProcess, seconds: float) -> None:
 
 def _size(log: Path) -> int:
     return log.stat().st_size if log.exists() else 0
+
+
+def _last_words(child: _Child) -> str:
+    """Return the error with which a process has ended; empty if its log has none."""
+    with child.spec.log.open("rb") as log:
+        log.seek(max(child.log_start, _size(child.spec.log) - _LAST_WORDS))
+        return last_error(log.read().decode(errors="replace").strip())
 
 
 def _failure(spec: ChildSpec, code: int, log_start: int) -> RunFailedError:

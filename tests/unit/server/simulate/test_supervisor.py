@@ -109,6 +109,23 @@ def test_a_failure_after_a_long_life_starts_the_count_anew(stage: Stage, monkeyp
     stage.watch_until(lambda: log.read_text().count("started") > FAILED_STARTS + 1)
 
 
+@pytest.mark.parametrize(
+    ("ending", "is_final"), [("'fedquilt: too large\\nat 7'", True), ("f'fedquilt: at {time.time_ns()}'", False)]
+)
+def test_the_same_error_again_and_again_is_given_up_after_a_longer_life(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, ending: str, *, is_final: bool
+) -> None:
+    monkeypatch.setattr(supervisor_module, "SHORT_LIFE", 0.0)
+    log = stage.start("coordinator", "coordinator", f"import sys, time; print('started'); sys.exit(str({ending}))")
+    many = lambda: log.read_text().count("started") > FAILED_STARTS + 1  # noqa: E731
+    if is_final:
+        with pytest.raises(RunFailedError, match="too large"):
+            stage.watch_until(many)
+        assert log.read_text().count("started") == FAILED_STARTS + 1  # the first one could have been any error
+    else:
+        stage.watch_until(many)
+
+
 @pytest.mark.parametrize("code", sorted(COORDINATOR_FINAL_CODES))
 def test_what_another_start_would_not_mend_is_given_up_at_once(stage: Stage, code: int) -> None:
     words = f"print('why', flush=True); raise SystemExit({code})"
