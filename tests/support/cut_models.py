@@ -53,6 +53,13 @@ def split_at_places(s: Any, x: Tensor) -> Any:
     return s.head((one * two).mean((2, 3)))
 
 
+def projected_if_sizes_differ(s: Any, x: Tensor) -> Any:
+    x = s.a(x)
+    y = s.b(torch.relu(x))
+    grows = s.b.out_channels // s.a.out_channels > 1
+    return s.head((y + (s.short(x) if grows else x)).mean((2, 3)))
+
+
 def in_turn(s: Any, x: Tensor) -> Any:
     for layer in s.layers:
         x = layer(x)
@@ -215,6 +222,8 @@ MASKED: dict[str, tuple[Build, tuple[int, ...]]] = {
     "named as in numpy": (module(
         named_as_in_numpy, a=conv(3, 8, 1), c=conv(3, 5, 1), b=conv(13, 7, 1), head=linear(1, 5)), IMAGE),
     "split at places": (module(split_at_places, a=conv(3, 8, 1), head=linear(4, 5)), IMAGE),
+    "projected if sizes differ": (module(
+        projected_if_sizes_differ, a=conv(3, 4, 3), b=conv(4, 8, 1), short=conv(4, 8, 1), head=linear(8, 5)), IMAGE),
     "one layer twice": (module(twice, a=linear(6, 8), same=linear(8, 8), head=linear(8, 5)), (6,)),
     "bare parameters": (module(
         scaled, a=linear(6, 8), weight=lambda: nn.Parameter(torch.zeros(9, 8)),

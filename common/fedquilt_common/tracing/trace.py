@@ -23,6 +23,7 @@ from fedquilt_common.tracing.building import build_on_meta
 from fedquilt_common.tracing.channels import REST, Channels, Dimension, is_whole, keep_whole, resolve
 from fedquilt_common.tracing.graph_walk import run_graph
 from fedquilt_common.tracing.outputs import SAMPLES
+from fedquilt_common.tracing.size_decisions import watch_sizes
 from fedquilt_common.tracing.symbolic import plain_tensors, trace_draws
 from fedquilt_common.tracing.tracer import EXPECTED, Operation, Path, Traced, Walk
 
@@ -135,17 +136,21 @@ class _Mode:
         walk: what the rules found.
         outputs: of the model.
         obstacle: what forward does that its graph would do only once; empty if there is nothing.
+        decides: whether forward compares sizes of layers that a sub-model changes, so it could take another way there.
     """
 
     graph: fx.Graph
     walk: Walk
     outputs: list[Traced]
     obstacle: str
+    decides: bool
 
     @property
     def has_sizes(self) -> bool:
-        """Whether the model's code contains sizes that its attributes do not have."""
-        return any(_is_cut(dims) for key, dims in self.walk.written.items() if key not in self.walk.followed)
+        """Whether the model's code contains sizes that its attributes do not have, or decides by those they have."""
+        return self.decides or any(
+            _is_cut(dims) for key, dims in self.walk.written.items() if key not in self.walk.followed
+        )
 
 
 def _walk_modes(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> dict[bool, _Mode]:
@@ -167,7 +172,7 @@ def _walk_modes(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -
     except UncuttableModelError:
         if mode.has_sizes:
             raise
-        return {True: _follow(module, traced, Walk(module), shape, dtype)}
+        return {True: _follow(module.train(), traced, Walk(module), shape, dtype)}
     return _check_modes({True: mode, False: evaluation}, unused - _unused(module, evaluation.walk))
 
 
@@ -214,7 +219,8 @@ def _trace_any_mode(module: nn.Module) -> tuple[tuple[fx.Graph, bool], Uncuttabl
 def _follow(
     module: nn.Module, traced: tuple[fx.Graph, bool], walk: Walk, shape: tuple[int, ...], dtype: torch.dtype
 ) -> _Mode:
-    graph, draws = traced
+    """Apply the rules to a forward pass that was traced in the module's present mode, and leave it in evaluation."""
+    (graph, draws), training = traced, module.training
     constants = plain_tensors(module, graph).values()
     before = [tensor._version for tensor in constants]
     with torch.no_grad():
@@ -222,7 +228,18 @@ def _follow(
     changes = [tensor._version for tensor in constants] != before
     obstacle = "draws random numbers of its own, as with torch.rand(1)" if draws else (
         "changes a tensor that it creates" if changes else "")  # fmt: skip
-    return _Mode(graph, walk, outputs, obstacle)
+    for out in outputs:
+        for dim in out.dims:
+            keep_whole(dim, "the model's output")
+    return _Mode(graph, walk, outputs, obstacle, _decides_by_sizes(module.train(training), walk))
+
+
+def _decides_by_sizes(module: nn.Module, walk: Walk) -> bool:
+    """Whether forward compares sizes that are attributes of layers and that a sub-model changes."""
+    with watch_sizes(module, [key for key, dims in walk.attributes.items() if _is_cut(dims)]) as compared:
+        trace_draws(module)
+    module.eval()
+    return bool(compared)
 
 
 def blueprint_for(build: Callable[[], nn.Module], x: NDArray[Any]) -> Blueprint:
@@ -236,9 +253,6 @@ def _make_blueprint(modes: Mapping[bool, _Mode], module: nn.Module) -> Blueprint
     mode = next(iter(modes.values()))
     walk, outputs = mode.walk, [out for each in modes.values() for out in each.outputs]
     rows = {tuple(id(p.channels) for p in resolve(out.dims[-1])) for out in outputs}
-    for out in outputs:
-        for dim in out.dims:
-            keep_whole(dim, "the model's output")
     state = dict(module.state_dict(keep_vars=True))
     known = {name: walk.tensors[id(t)][2] for name, t in state.items() if id(t) in walk.tensors}
     others = {name: b for name, b in module.named_buffers() if name not in state and id(b) in walk.tensors}
