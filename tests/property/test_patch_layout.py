@@ -73,6 +73,7 @@ NET = Anatomy(
         "head": ArrayAnatomy((4, 5), "float32", (FIXED(4), (B(),)), 0),
         "exit": ArrayAnatomy((4, 3), "float32", (FIXED(4), (C(),)), 0),
         "columns": ArrayAnatomy((5, 4, 2), "float32", ((B(),), FIXED(4), FIXED(2)), 1),
+        "experts": ArrayAnatomy((2, 5, 4), "float32", (FIXED(2), (B(),), FIXED(4)), 2),
     },
 )
 

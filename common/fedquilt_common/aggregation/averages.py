@@ -248,7 +248,7 @@ class _RowMap:
         update: the client's sub-model.
         rows: for each row of the model the row of the update, -1 for none; shape (rows,).
         columns: the model's indices of the update's columns, for each further dimension.
-        own_columns: the update's columns that count; None: all.
+        own: an axis of the update's array, and the entries along it that count; None: all.
         shape: of the update's array, with at least two dimensions.
     """
 
@@ -256,7 +256,7 @@ class _RowMap:
     update: SubModelUpdate
     rows: NDArray[np.int64]
     columns: tuple[Selector, ...]
-    own_columns: NDArray[np.int64] | None
+    own: tuple[int, NDArray[np.int64]] | None
     shape: tuple[int, ...]
 
     @classmethod
@@ -268,9 +268,9 @@ class _RowMap:
         outputs = update.part.anatomy.arrays[name].outputs
         if update.held is not None and outputs == 0:
             rows = np.where(update.held, rows, -1)
-        elif update.held is not None and outputs == 1:
-            own = np.flatnonzero(update.held)
-            columns = (as_slice(own), *columns[1:])
+        elif update.held is not None and outputs is not None:
+            own = outputs, np.flatnonzero(update.held)
+            columns = (*columns[: outputs - 1], as_slice(own[1]), *columns[outputs:])
         return cls(name, update, rows, columns, own, (len(indices), *map(length, rest or [slice(0, 1)])))
 
     def read(self, first: int, last: int) -> NDArray[Any]:
@@ -291,8 +291,8 @@ def _aggregate_band(band: NDArray[Any], start: int, row_maps: Sequence[_RowMap])
         own = own_rows[present]
         first, last = int(own.min()), int(own.max()) + 1
         values = row_map.read(first, last)[as_slice(own - first)]
-        if row_map.own_columns is not None:
-            values = values[:, row_map.own_columns]
+        if row_map.own is not None:
+            values = values.take(row_map.own[1], axis=row_map.own[0])
         place = mesh((as_slice(present), *row_map.columns))
         total[place] += values.astype(np.float64) * row_map.update.weight
         weights[place] += row_map.update.weight
