@@ -196,8 +196,10 @@ def scaled_dot_product(walk: Walk, called: Any, args: Args, kwargs: Kwargs, resu
 
 
 def pool(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
-    """Pooling, interpolation: dimensions of the shape whose size changes are places, which stay whole."""
-    x = args[0]
+    """Pooling, interpolation: places stay whole. Interpolation has those dimensions whose size changes."""
+    x, name = args[0], str(getattr(called, "__name__", called))
+    if "pool" in name:
+        walk.keep_whole(x.dims[-int(name[-2]) :])
     dims = []
     for size, before, dim in zip(result.shape, x.shape, x.dims, strict=True):
         if size != before and not is_whole(dim):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedquilt_common.tracing.channels import Dimension, dimension, is_whole, whole
 from fedquilt_common.tracing.layer_kinds import layer_kind
-from fedquilt_common.tracing.tracer import Path, Traced, Walk, like, traced_in
+from fedquilt_common.tracing.tracer import Path, ShapeSize, Traced, Walk, like, traced_in
 
 Args = tuple[Any, ...]
 Kwargs = Mapping[str, Any]
@@ -156,7 +156,8 @@ def _index_one(walk: Walk, dim: Dimension, size: int, item: Any, path: Path) -> 
     start, stop, step = item.indices(size)
     if (start, stop, step) == (0, size, 1):
         return [dim]
-    if step != 1 or stop <= start or is_whole(dim):
+    by_places = any(isinstance(bound, ShapeSize) and is_whole(bound.dim) for bound in (item.start, item.stop))
+    if step != 1 or stop <= start or is_whole(dim) or by_places:
         walk.keep_whole([dim])
         return [whole(len(range(start, stop, step)))]
     before, part, _ = _divide(walk, dim, (start, stop - start, size - stop))

@@ -26,7 +26,15 @@ class ModelTracer(fx.Tracer):
     """Symbolic tracing that does not enter our layers with rules of their own, and layers that are torch's but in name.
 
     torch does not enter its own layers, but for ``Sequential``.
+
+    Args:
+        buffers: make symbols of buffers, so that forward can take a part of a size that it reads from the input. What
+            it decides by the numbers of a buffer cannot be traced then.
     """
+
+    def __init__(self, *, buffers: bool = False) -> None:
+        super().__init__()
+        self.proxy_buffer_attributes = buffers
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         kind = layer_kind(m)
@@ -98,7 +106,7 @@ def trace_draws(module: nn.Module) -> tuple[fx.Graph, bool]:
         with _traced_factories(), use_seed(0):
             before = read_generators()
             with _refuse_assigned_buffers(module):
-                graph = ModelTracer().trace(module)
+                graph = _trace(module)
             return graph, read_generators() != before
     except UncuttableModelError:
         raise
@@ -108,6 +116,15 @@ def trace_draws(module: nn.Module) -> tuple[fx.Graph, bool]:
             f"the model cannot be cut: '{place}' cannot be traced{line}: {type(error).__name__}: {error}; "
             f"{_advise(module, place)}, or choose an algorithm that sends whole models"
         ) from error
+
+
+def _trace(module: nn.Module) -> fx.Graph:
+    try:
+        return ModelTracer().trace(module)
+    except Exception:
+        with contextlib.suppress(Exception):
+            return ModelTracer(buffers=True).trace(module)
+        raise
 
 
 @contextlib.contextmanager
