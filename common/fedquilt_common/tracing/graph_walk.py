@@ -12,7 +12,7 @@ from fedquilt_common.errors import FedquiltError
 from fedquilt_common.tracing.channels import whole
 from fedquilt_common.tracing.layer_kinds import layer_kind
 from fedquilt_common.tracing.layers import LAYERS
-from fedquilt_common.tracing.operations import BY_NAME, FUNCTIONS, METHODS, pool, reshape
+from fedquilt_common.tracing.operations import BY_NAME, FUNCTIONS, METHODS, keep_constants_whole, pool, reshape
 from fedquilt_common.tracing.outputs import SAMPLES
 from fedquilt_common.tracing.partitions import construct
 from fedquilt_common.tracing.shuffles import channel_shuffle, pixel_shuffle, pixel_unshuffle
@@ -117,6 +117,8 @@ def _find_rule(walk: Walk, module: nn.Module, node: fx.Node) -> tuple[Any, Rule]
         rule, what = METHODS.get(called), f".{called}()"
     else:
         rule, what = _function_rule(called), f"{getattr(called, '__name__', called)}()"
+    if rule is None and node.op != "call_module" and walk.is_constant([walk.args, dict(walk.kwargs)]):
+        rule = keep_constants_whole
     if rule is None:
         walk.where = walk.owner_name or walk.where
         raise walk.refuse(f"nothing is known about the channels of {what}")

@@ -286,6 +286,12 @@ def convolution(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Ten
     return Traced(result, (x.dims[0], weight.dims[0], *(whole(size) for size in result.shape[2:])))
 
 
+def keep_constants_whole(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:
+    """Any operation on parameters and buffers alone: they stay whole, so a sub-model computes the same."""
+    walk.keep_whole([dim for x in traced_in([args, dict(kwargs)]) for dim in x.dims])
+    return all_whole(result)
+
+
 def ignore(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:
     """Check a condition on sizes; it relates no channels."""
     return result

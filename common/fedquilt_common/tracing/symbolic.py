@@ -28,8 +28,7 @@ class ModelTracer(fx.Tracer):
     torch does not enter its own layers, but for ``Sequential``.
 
     Args:
-        buffers: make symbols of buffers, so that forward can take a part of a size that it reads from the input. What
-            it decides by the numbers of a buffer cannot be traced then.
+        buffers: make symbols of buffers, too, so that what forward computes from them is part of the graph.
     """
 
     def __init__(self, *, buffers: bool = False) -> None:
@@ -88,15 +87,17 @@ def _symbols_in(value: Any) -> Iterator[fx.Proxy]:
 
 
 def trace_graph(module: nn.Module) -> fx.Graph:
-    """Trace the module's forward pass in its present mode, training or evaluation; ``trace_draws`` has the errors."""
-    return trace_draws(module)[0]
+    """Trace the module's forward pass in its present mode, training or evaluation; ``trace_pass`` has the errors."""
+    return trace_pass(module)[0]
 
 
 @refuse_exits()
-def trace_draws(module: nn.Module) -> tuple[fx.Graph, bool]:
-    """Trace the module's forward pass in its present mode; also return whether it drew random numbers meanwhile.
+def trace_pass(module: nn.Module) -> tuple[fx.Graph, str]:
+    """Trace the module's forward pass in its present mode.
 
-    Drawn numbers are constants of the graph, and so is what forward decides by them. Every machine draws the same.
+    Returns:
+        The graph, and what forward does that the graph cannot do in its place; empty if there is nothing. Drawn numbers
+        are constants of the graph, and so is what forward decides by them. Every machine draws the same.
 
     Raises:
         UncuttableModelError: forward cannot be traced.
@@ -106,8 +107,9 @@ def trace_draws(module: nn.Module) -> tuple[fx.Graph, bool]:
         with _traced_factories(), use_seed(0):
             before = read_generators()
             with _refuse_assigned_buffers(module):
-                graph = _trace(module)
-            return graph, read_generators() != before
+                graph, reads = _trace(module)
+            draws = read_generators() != before
+            return graph, "draws random numbers of its own, as with torch.rand(1)" if draws else reads
     except UncuttableModelError:
         raise
     except Exception as error:  # a user's forward can raise anything when it is traced
@@ -118,13 +120,11 @@ def trace_draws(module: nn.Module) -> tuple[fx.Graph, bool]:
         ) from error
 
 
-def _trace(module: nn.Module) -> fx.Graph:
-    try:
-        return ModelTracer().trace(module)
-    except Exception:
-        with contextlib.suppress(Exception):
-            return ModelTracer(buffers=True).trace(module)
-        raise
+def _trace(module: nn.Module) -> tuple[fx.Graph, str]:
+    """Trace with symbols for buffers, or without if forward reads their numbers or assigns them."""
+    with contextlib.suppress(Exception):
+        return ModelTracer(buffers=True).trace(module), ""
+    return ModelTracer().trace(module), "reads or assigns the numbers of a buffer" if any(module.buffers()) else ""
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from fedquilt_common.tracing.channels import REST, Channels, Dimension, is_whole
 from fedquilt_common.tracing.graph_walk import run_graph
 from fedquilt_common.tracing.outputs import SAMPLES
 from fedquilt_common.tracing.size_decisions import watch_sizes
-from fedquilt_common.tracing.symbolic import plain_tensors, trace_draws
+from fedquilt_common.tracing.symbolic import plain_tensors, trace_pass
 from fedquilt_common.tracing.tracer import EXPECTED, Operation, Path, Traced, Walk
 
 BATCH = SAMPLES
@@ -166,7 +166,7 @@ def _walk_modes(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -
         return {False: mode}
     unused = _unused(module, mode.walk)
     try:
-        evaluated, evaluation = trace_draws(module.eval()), mode
+        evaluated, evaluation = trace_pass(module.eval()), mode
         if _describe_graph(evaluated[0]) != _describe_graph(traced[0]):
             evaluation = _follow(module, evaluated, Walk(module, tensors=mode.walk.tensors), shape, dtype)
     except UncuttableModelError:
@@ -204,30 +204,30 @@ def _unused(module: nn.Module, walk: Walk) -> set[str]:
     return {name for name, p in parameters if p.requires_grad and id(p) not in walk.tensors}
 
 
-def _trace_any_mode(module: nn.Module) -> tuple[tuple[fx.Graph, bool], UncuttableModelError | None]:
+def _trace_any_mode(module: nn.Module) -> tuple[tuple[fx.Graph, str], UncuttableModelError | None]:
     """Trace the forward pass in training, or else in evaluation; the error is why not in training."""
     try:
-        return trace_draws(module.train()), None
+        return trace_pass(module.train()), None
     except UncuttableModelError as error:
         first = error
     try:
-        return trace_draws(module.eval()), first
+        return trace_pass(module.eval()), first
     except UncuttableModelError:
         raise first from None
 
 
 def _follow(
-    module: nn.Module, traced: tuple[fx.Graph, bool], walk: Walk, shape: tuple[int, ...], dtype: torch.dtype
+    module: nn.Module, traced: tuple[fx.Graph, str], walk: Walk, shape: tuple[int, ...], dtype: torch.dtype
 ) -> _Mode:
     """Apply the rules to a forward pass that was traced in the module's present mode, and leave it in evaluation."""
-    (graph, draws), training = traced, module.training
+    (graph, obstacle), training = traced, module.training
     constants = plain_tensors(module, graph).values()
     before = [tensor._version for tensor in constants]
     with torch.no_grad():
         outputs = run_graph(walk, module.eval(), graph, shape, dtype)
     changes = [tensor._version for tensor in constants] != before
-    obstacle = "draws random numbers of its own, as with torch.rand(1)" if draws else (
-        "changes a tensor that it creates" if changes else "")  # fmt: skip
+    if changes and not obstacle:
+        obstacle = "changes a tensor that it creates"
     for out in outputs:
         for dim in out.dims:
             keep_whole(dim, "the model's output")
@@ -237,7 +237,7 @@ def _follow(
 def _decides_by_sizes(module: nn.Module, walk: Walk) -> bool:
     """Whether forward compares sizes that are attributes of layers and that a sub-model changes."""
     with watch_sizes(module, [key for key, dims in walk.attributes.items() if _is_cut(dims)]) as compared:
-        trace_draws(module)
+        trace_pass(module)
     module.eval()
     return bool(compared)
 

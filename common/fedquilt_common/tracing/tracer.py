@@ -131,6 +131,11 @@ class Walk:
             batched = any(self.operations[place].batched for place in inputs) or not given
             self.operations.append(Operation(self.where, kind, inputs, results[0].dims, arrays, operands, batched))
 
+    def is_constant(self, arguments: Any) -> bool:
+        """Whether an operation has tensors among its arguments, and none of them depends on the samples."""
+        given = traced_in(arguments)
+        return bool(given) and not any(self.operations[self.made_by[x]].batched for x in given if x in self.made_by)
+
     def _layer_arrays(self) -> list[str]:
         """Names of the arrays of the present layer; none if the operation is a function."""
         return [name for name in self._names if name.startswith(f"{self.where}.")] if self.is_layer else []
