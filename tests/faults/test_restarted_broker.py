@@ -1,4 +1,4 @@
-"""The broker of a federation with certificates restarts in the middle of a run, because boards come and go."""
+"""The broker of a federation with certificates restarts during a run: for other boards, and for new certificates."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def read_rounds(folder: Path) -> list[Any]:
     return rounds
 
 
-def test_a_run_survives_the_restarts_for_a_revoked_and_a_new_board(tmp_path: Path) -> None:
+def test_a_run_survives_the_restarts_for_a_revoked_and_a_new_board_and_for_new_certificates(tmp_path: Path) -> None:
     federation = make_federation(tmp_path / "f", "lab", ["localhost"], free_port())
     for name in ("a", "b", "spare"):
         federation.provision(name, "pi4")
@@ -70,7 +70,10 @@ def test_a_run_survives_the_restarts_for_a_revoked_and_a_new_board(tmp_path: Pat
         gate.finish_round(tmp_path, 2)
         federation.provision("fresh", "pi4")
         assert "was restarted" in federation.reload()
-        assert finished_rounds(tmp_path) == 2
+        gate.finish_round(tmp_path, 3)
+        federation.renew()  # the coordinator reads its new files, because the broker refuses the old ones
+        assert "was restarted" in federation.reload(restart=True)
+        assert finished_rounds(tmp_path) == 3
         gate.open()
         assert [process.wait(PATIENCE) for process in processes] == [0, 0, 0]
     assert [(row["clients"], row["rejected"]) for row in read_rounds(tmp_path)] == [(2, 0)] * ROUNDS

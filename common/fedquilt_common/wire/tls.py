@@ -27,8 +27,9 @@ _TRUST: Final = "Check the CA, the broker's name and this machine's clock, or ru
 _RENEW: Final = (
     "For a board, run `fedquilt provision NAME --renew` on the workstation, and write a new card or install its new "
     "files with Ansible. A running agent uses new files in the place of its own at its next attempt. For a "
-    "coordinator, run `fedquilt federation renew`. For the relay of a site, run `fedquilt federation broker --site "
-    "SITE --relay --renew`, and copy the site's new files"
+    "coordinator, `watch` or Home Assistant, copy the files that `fedquilt federation renew` wrote last, or run it. "
+    "For the relay of a site, run `fedquilt federation broker --site SITE --relay --renew`, and copy the site's new "
+    "files"
 )
 _REFUSALS: Final = {
     "CERTIFICATE_REVOKED": ("it is revoked", _RENEW),

@@ -33,6 +33,16 @@ class Identity:
     key: ec.EllipticCurvePrivateKey
 
     @property
+    def serial(self) -> str:
+        """The serial number of the certificate, in hexadecimal."""
+        return f"{self.certificate.serial_number:x}"
+
+    @property
+    def until(self) -> datetime:
+        """The end of the certificate's validity, with a time zone."""
+        return expiry(self.certificate)
+
+    @property
     def certificate_pem(self) -> str:
         """The certificate in PEM."""
         return self.certificate.public_bytes(serialization.Encoding.PEM).decode("ascii")

@@ -7,9 +7,7 @@ import shlex
 import socket
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,8 +53,9 @@ from fedquilt_server.provisioning.options import (
     ProvisionWorkersOption,
 )
 from fedquilt_server.provisioning.owners import INVENTORY
-from fedquilt_server.provisioning.record import BoardRecord, FederationRecord
+from fedquilt_server.provisioning.record import BoardRecord
 from fedquilt_server.provisioning.renewal import boards_elsewhere, certificate_ends
+from fedquilt_server.provisioning.renewal_report import print_renewal, renewal_row
 from fedquilt_server.provisioning.site_steps import note_relay, note_sites, print_site
 from fedquilt_server.simulate.mosquitto import find_mosquitto
 
@@ -141,8 +140,9 @@ def renew(
     reload: Annotated[str | None, typer.Option(help="New command that makes the broker use its new files.")] = None,
     json_: JsonFederation = False,
 ) -> None:
-    """Renew the certificates of the broker and of the workstation, for example after a change of address.
+    """Renew the certificates of the broker and of the workstation, and withdraw the workstation's old ones.
 
+    Run it after a change of address, or if a key of the workstation (coordinator, watch, homeassistant) was stolen.
     Boards keep their certificates. If the broker's first address changes, run `provision --renew` for each board.
     """
     federation = Federation(folder)
@@ -150,29 +150,15 @@ def renew(
     try:
         reloaded = federation.reload(restart=True)
     finally:  # the certificates are new even if it fails
-        record, ends, elsewhere = federation.record, certificate_ends(federation), boards_elsewhere(federation)
+        ends, elsewhere = certificate_ends(federation), boards_elsewhere(federation)
         for why in filter(None, elsewhere.values()):
             typer.echo(f"Note: {why}", err=True)
         if not json_:
-            _print_renewal(record, ends, list(elsewhere))
+            print_renewal(federation, ends, list(elsewhere))
     if json_:
-        dates = {name: end.isoformat() for name, end in ends.items()}
-        row = {"broker": record.url, "hosts": record.hosts, "certificates": dates, "other_address": list(elsewhere)}
-        typer.echo(json.dumps({**row, "reload": reloaded}))
+        typer.echo(json.dumps({**renewal_row(federation, ends, list(elsewhere)), "reload": reloaded}))
     else:
         typer.echo(f"{reloaded}.")
-
-
-def _print_renewal(record: FederationRecord, ends: Mapping[str, datetime], elsewhere: Sequence[str]) -> None:
-    """Print what was renewed, and which boards have files with another address of the broker."""
-    until = max(ends.values())
-    typer.echo(f"Renewed the certificates of {', '.join(ends)} until {until:%Y-%m-%d}.")
-    typer.echo(f"Boards that you provision from now on connect to the broker at {record.url}")
-    if elsewhere:
-        number = f"{len(elsewhere)} {'board has' if len(elsewhere) == 1 else 'boards have'}"
-        typer.echo(f"{number} another address of the broker in their files: {', '.join(elsewhere)}.")
-        typer.echo("For each of them, run `fedquilt provision NAME --renew`. Then flash its card again, or install the")
-        typer.echo("new files with Ansible.")
 
 
 @group.command()

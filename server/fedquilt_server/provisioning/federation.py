@@ -24,11 +24,11 @@ from fedquilt_common.errors import FederationError
 from fedquilt_common.experiment.agent_config import AgentConfig
 from fedquilt_common.files.disk_errors import report_disk_errors
 from fedquilt_common.files.durable import write_durably
-from fedquilt_common.files.locking import LOCK, lock_folder
+from fedquilt_common.files.locking import lock_folder
 from fedquilt_common.files.yaml_text import dump_yaml
 from fedquilt_common.wire.topics import RELAY_SUFFIX, RESERVED, SITE_USER
 from fedquilt_server.provisioning.acl import make_acl
-from fedquilt_server.provisioning.authority import Identity, expiry, issue_certificate, load_identity, make_authority
+from fedquilt_server.provisioning.authority import Identity, issue_certificate, load_identity, make_authority
 from fedquilt_server.provisioning.authority import revocation_list as signed_list
 from fedquilt_server.provisioning.board_plan import (
     BoardRequest,
@@ -43,24 +43,25 @@ from fedquilt_server.provisioning.broker_process import reload_broker
 from fedquilt_server.provisioning.card import Wifi
 from fedquilt_server.provisioning.inventory import inventory
 from fedquilt_server.provisioning.names import broker_name, check_host
-from fedquilt_server.provisioning.private_files import GIT_IGNORE, hide_from_git, write_private
+from fedquilt_server.provisioning.private_files import hide_from_git, write_private
 from fedquilt_server.provisioning.record import (
-    RECORD,
     BoardRecord,
     FederationRecord,
     RelayRecord,
     SiteRecord,
+    UserRecord,
     read_record,
     write_record,
 )
 from fedquilt_server.provisioning.site_bridge import BRIDGE
 from fedquilt_server.provisioning.site_files import RELAY, agents_behind, write_site
 from fedquilt_server.provisioning.site_plan import plan_site, relay_name
-from fedquilt_server.provisioning.withdrawal import withdraw
+from fedquilt_server.provisioning.vacancy import AUTHORITY, check_vacant
+from fedquilt_server.provisioning.withdrawal import withdraw, withdraw_users
 
 DAYS: Final = 5 * 365
 """Default validity of a certificate in days."""
-AUTHORITY, BROKER, BOARDS, SITES = "authority", "broker", "boards", "sites"
+BROKER, BOARDS, SITES = "broker", "boards", "sites"
 LONGEST_NAME: Final = 48
 LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 """Further names of the broker, for the coordinator on the same machine."""
@@ -136,8 +137,7 @@ class Federation:
             identity = issue_certificate(self._authority(), name, _expiry_after(days))
             board = BoardRecord(
                 kind=planned.kind, clients=planned.clients, host=planned.host, user=planned.user,
-                site=config.site or "", serial=f"{identity.certificate.serial_number:x}",
-                until=expiry(identity.certificate),
+                site=config.site or "", serial=identity.serial, until=identity.until,
             )  # fmt: skip
             withdrawn = withdraw(record, name, before, self.board_folder(name) / "tls.crt")
             if withdrawn != record:  # first: if this is interrupted, no certificate stays valid that is not recorded
@@ -180,8 +180,7 @@ class Federation:
                 record = withdraw(record, f"{SITE_USER}{name}", before, folder / f"{BRIDGE}.crt")
                 identity = issue_certificate(authority, f"{SITE_USER}{name}", until)
                 self._write_identity(folder, identity, BRIDGE)
-                serial = f"{identity.certificate.serial_number:x}"
-                planned = planned.model_copy(update={"serial": serial, "until": expiry(identity.certificate)})
+                planned = planned.model_copy(update={"serial": identity.serial, "until": identity.until})
             own, record = self._issue_relay(record, name, relay, renew=renew, until=until)
             planned = planned.model_copy(update={"relay": own})
             self._write_files(record.model_copy(update={"sites": {**record.sites, name: planned}}))
@@ -202,8 +201,7 @@ class Federation:
         name = relay_name(record, site)
         identity = issue_certificate(self._authority(), name, until)
         self._write_identity(folder, identity, "tls")
-        serial = f"{identity.certificate.serial_number:x}"
-        return RelayRecord(name=name, serial=serial, until=expiry(identity.certificate)), record
+        return RelayRecord(name=name, serial=identity.serial, until=identity.until), record
 
     def wifi_file(self, board: str) -> Path:
         """Return the file with a board's wireless network; it exists only if the board has one."""
@@ -227,6 +225,11 @@ class Federation:
         Raises:
             FederationError: there is no such board, it is already revoked, or the broker cannot be reloaded.
         """
+        if name in RESERVED:
+            raise FederationError(
+                f"{name} is a user of the workstation, not a board: `fedquilt federation renew` withdraws its "
+                "certificate, and those of the other users, and writes new ones"
+            )
         with self._locked_record() as record:
             board = self.board(name)
             withdrawn = withdraw(record, name, board, self.board_folder(name) / "tls.crt")
@@ -251,7 +254,9 @@ class Federation:
         return reload_broker(self.broker_folder, self.record, restart=restart)
 
     def renew(self, hosts: Sequence[str] = (), days: int = DAYS, reload: str | None = None) -> None:
-        """Renew the certificates of the broker, the coordinator and ``watch``; then call ``reload(restart=True)``.
+        """Renew the certificates of the broker and the workstation's users; then call ``reload(restart=True)``.
+
+        The users' old certificates are withdrawn. The broker's own is not: no client reads the revocation list.
 
         Args:
             hosts: new names and addresses of the broker; empty keeps the old ones.
@@ -261,18 +266,23 @@ class Federation:
         Raises:
             FederationError: a host is not a name or an address.
         """
-        with self._locked_record() as record:
+        with self._locked_record() as before:
             for host in hosts:
                 check_host(host)
+            record = withdraw_users(before, self.folder)
+            if record != before:  # first: if this is interrupted, no certificate stays valid that is not recorded
+                self._write_files(record)
             record = record.model_copy(update={"hosts": tuple(hosts)}) if hosts else record
             record = record if reload is None else record.model_copy(update={"reload": reload})
             authority, until = self._authority(), _expiry_after(days)
             names = list(dict.fromkeys((*record.hosts, *LOCAL, broker_name(record.name))))
             self._write_identity(self.broker_folder, issue_certificate(authority, BROKER, until, names), "broker")
-            for user in RESERVED:
-                self._write_identity(self.folder / user, issue_certificate(authority, user, until), "tls")
+            users = {user: issue_certificate(authority, user, until) for user in RESERVED}
+            for user, identity in users.items():
+                self._write_identity(self.folder / user, identity, "tls")
             self.write_broker_config()
-            self._write_files(record)
+            issued = {user: UserRecord(serial=each.serial, until=each.until) for user, each in users.items()}
+            self._write_files(record.model_copy(update={"users": issued}))
 
     def write_broker_config(self) -> None:
         """Write two configurations of Mosquitto: for this folder at its current place, and for a system-wide broker."""
@@ -347,9 +357,9 @@ def make_federation(folder: Path, name: str, hosts: Sequence[str], port: int = 8
     for host in hosts:
         check_host(host)
     federation, record = Federation(folder), FederationRecord(name=name, hosts=tuple(hosts), port=port, reload=reload)
-    _check_vacant(folder)  # before the lock leaves its file there
+    check_vacant(folder)  # before the lock leaves its file there
     with report_disk_errors(folder), lock_folder(folder):
-        _check_vacant(folder)
+        check_vacant(folder)
         folder.chmod(0o700)
         authority = make_authority(name, _now())
         hide_from_git(folder)
@@ -359,26 +369,6 @@ def make_federation(folder: Path, name: str, hosts: Sequence[str], port: int = 8
         write_record(folder, record)
     federation.renew()
     return federation
-
-
-def _check_vacant(folder: Path) -> None:
-    """Check that a folder, if it exists, is empty, or holds only what an interrupted command leaves.
-
-    Raises:
-        FederationError: it holds a federation, or other files.
-    """
-    if (folder / RECORD).exists():
-        raise FederationError(f"{folder} holds the federation {read_record(folder).name!r}: choose another --folder")
-    if others := sorted(path.name for path in folder.glob("*") if not _is_left_over(path)):
-        raise FederationError(
-            f"{folder} is not empty (it holds {others[0]}), and a federation has a folder of its own: choose another "
-            "--folder"
-        )
-
-
-def _is_left_over(path: Path) -> bool:
-    """Whether an interrupted command may have left it: an authority without a certificate has signed nothing."""
-    return path.name in (LOCK, GIT_IGNORE) or (path.name == AUTHORITY and not (path / "ca.crt").exists())
 
 
 def _expiry_after(days: int) -> datetime:

@@ -101,6 +101,18 @@ class SiteRecord(Section):
         return _broker_url(self.hosts[0], self.port)
 
 
+class UserRecord(Section):
+    """A user of the workstation: the coordinator, ``watch`` or ``homeassistant``.
+
+    Args:
+        serial: serial number of its certificate, in hexadecimal.
+        until: end of the certificate's validity.
+    """
+
+    serial: Serial
+    until: Moment
+
+
 class RevokedCertificate(Section):
     """A certificate that was revoked, or replaced by a new one; ``board`` is its user."""
 
@@ -119,6 +131,7 @@ class FederationRecord(Section):
         reload: command that makes the broker use its new files; needed if the broker does not run from this folder.
         boards: the boards by name.
         sites: the sites by name.
+        users: the users of the workstation by name; empty if an earlier version made the federation.
         withdrawn: the certificates that were revoked or replaced.
     """
 
@@ -128,6 +141,7 @@ class FederationRecord(Section):
     reload: str = ""
     boards: dict[Name, BoardRecord] = Field(default_factory=dict)
     sites: dict[Name, SiteRecord] = Field(default_factory=dict)
+    users: dict[Name, UserRecord] = Field(default_factory=dict)
     withdrawn: Annotated[tuple[RevokedCertificate, ...], Field(strict=False)] = ()
 
     @property

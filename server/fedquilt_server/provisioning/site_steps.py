@@ -67,6 +67,12 @@ def note_sites(federation: Federation, boards: Collection[str], before: Federati
         _note_new_files(federation, site)
 
 
+def note_all_sites(federation: Federation) -> None:
+    """Print what each site needs because of a change of the federation, such as certificates that are withdrawn."""
+    for site in sorted(federation.record.sites):
+        _note_new_files(federation, site)
+
+
 def _note_new_files(federation: Federation, site: str) -> None:
     """Print how a site gets its new files: with one command of Ansible, or what to copy and to restart."""
     has_relay, files = federation.record.sites[site].relay is not None, federation.site_folder(site)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from fedquilt_common.doctor.broker import check_broker
 from fedquilt_common.errors import BrokerFailedError, FederationError
 from fedquilt_common.wire.broker_url import parse_broker_url
 from fedquilt_common.wire.tls import tls_context
+from fedquilt_common.wire.topics import RESERVED
 from fedquilt_server.provisioning import broker_process
 from fedquilt_server.provisioning.broker_files import local_config
 from fedquilt_server.provisioning.broker_process import (
@@ -141,6 +143,20 @@ def test_a_renewal_restarts_the_broker_of_any_version(made: Federation, monkeypa
         assert cli.run(["federation", "renew", "--folder", str(made.folder)]) == 0
         assert running(made).pid != before
         assert lets_in(made, "coordinator")
+
+
+@pytest.mark.usefixtures("supervisor")
+def test_a_renewal_cuts_off_who_has_a_copy_of_the_old_files(made: Federation, tmp_path: Path) -> None:
+    """Also an open connection, which cannot come back. The new files and those of the boards are accepted."""
+    stolen = {user: Path(shutil.copytree(made.folder / user, tmp_path / user)) for user in RESERVED}
+    port = made.record.port
+    with peer(port, "thief", certs=stolen["coordinator"], keep=True) as thief:
+        assert all(Knock(port, board_context(files)).inside for files in stolen.values())
+        assert cli.run(["federation", "renew", "--folder", str(made.folder)]) == 0
+        assert not any(Knock(port, board_context(files)).inside for files in stolen.values())
+        assert all(Knock(port, board_context(made.folder / user)).inside for user in RESERVED)
+        assert lets_in(made, "good")
+        assert thief.connections == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -115,17 +115,22 @@ def write_until_killed(left: Iterator[int], write: Callable[..., None], *content
     write(*content)
 
 
-def renew_until_killed(federation: Federation, writes: int) -> bool:
-    """Renew the board ``a``, killed before one of the writes; returns whether it was."""
-    left = iter(range(writes))
+def killed_before(write: int, act: Callable[[], object]) -> bool:
+    """Act, killed before the write with this number; returns whether there was one."""
+    left = iter(range(write))
     with pytest.MonkeyPatch.context() as patch:
         for name in ("write_private", "write_durably", "write_record"):
             patch.setattr(module, name, partial(write_until_killed, left, getattr(module, name)))
         try:
-            federation.provision("a", renew=True)
+            act()
         except Killed:
             return True
         return False
+
+
+def renew_until_killed(federation: Federation, writes: int) -> bool:
+    """Renew the board ``a``, killed before one of the writes; returns whether it was."""
+    return killed_before(writes, lambda: federation.provision("a", renew=True))
 
 
 @pytest.mark.parametrize("then", ["revoke", "renew"])
