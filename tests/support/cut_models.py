@@ -39,11 +39,12 @@ def gated(s: Any, x: Tensor) -> Any:
 
 
 def named_as_in_numpy(s: Any, x: Tensor) -> Any:
-    one, two = torch.chunk(input=s.a(x), chunks=2, axis=1)
-    x = s.b(torch.cat([torch.relu(input=one), two, s.c(x)], axis=1))
+    along: dict[str, Any] = {"axis": 1}
+    one, two = torch.chunk(input=s.a(x), chunks=2, **along)
+    x = s.b(torch.cat([torch.relu(input=one), two, s.c(x)], **along))
     first, second = x[:, :2], x[:, 2:]
-    x = torch.stack([first.sum(axis=1, keepdims=True), second.softmax(axis=1).amax(1, True)], axis=1)
-    return s.head(x.unbind(axis=1)[0].mean(axis=(2, 3)))
+    x = torch.stack([first.sum(**along).unsqueeze(1), second.softmax(**along).amax(1, True)], **along)
+    return s.head(x.unbind(**along)[0].mean((2, 3)))
 
 
 def split_at_places(s: Any, x: Tensor) -> Any:
@@ -58,6 +59,25 @@ def projected_if_sizes_differ(s: Any, x: Tensor) -> Any:
     y = s.b(torch.relu(x))
     grows = s.b.out_channels // s.a.out_channels > 1
     return s.head((y + (s.short(x) if grows else x)).mean((2, 3)))
+
+
+def unflattened(s: Any, x: Tensor) -> Any:
+    x = s.pictures(s.a(x.mean((2, 3)))) + s.gain.expand(-1, 12, 2, 2)
+    x = s.up(x).flatten(1).unflatten(1, (7, 4, 4))
+    return s.head(x.norm(1, dim=3).norm(2, 2))
+
+
+def choosing(s: Any, x: Tensor) -> Any:
+    x = s.a(x).mean((2, 3))
+    y = torch.sigmoid(s.b(x))
+    return s.head(torch.cat([s.rows(x.argmax(1)), y.prod(1, keepdim=True)], 1))
+
+
+def with_positions(s: Any, x: Tensor) -> Any:
+    n, length, _ = x.shape
+    x = s.a(x) + s.positions[:length]
+    x = x.masked_fill(s.mask[:length, :1] == 0, 0.5)  # forward would compute it once, when it is traced
+    return s.head(functional.avg_pool1d(s.b(x), 3, 1, 1).mean(1).view(n, 6))
 
 
 def in_turn(s: Any, x: Tensor) -> Any:
@@ -224,6 +244,15 @@ MASKED: dict[str, tuple[Build, tuple[int, ...]]] = {
     "split at places": (module(split_at_places, a=conv(3, 8, 1), head=linear(4, 5)), IMAGE),
     "projected if sizes differ": (module(
         projected_if_sizes_differ, a=conv(3, 4, 3), b=conv(4, 8, 1), short=conv(4, 8, 1), head=linear(8, 5)), IMAGE),
+    "unflattened": (module(
+        unflattened, a=linear(3, 48), pictures=lambda: nn.Unflatten(1, (12, 2, 2)),
+        gain=lambda: nn.Parameter(torch.zeros(1, 12, 1, 1)), up=lambda: nn.ConvTranspose2d(12, 7, 2, 2),
+        head=linear(7, 5)), IMAGE),
+    "places and products of channels": (module(
+        choosing, a=conv(3, 8, 3), rows=lambda: nn.Embedding(8, 6), b=linear(8, 7), head=linear(7, 5)), IMAGE),
+    "parts of buffers": (module(
+        with_positions, a=linear(6, 8), positions=lambda: torch.zeros(9, 8), b=linear(8, 6), head=linear(6, 5),
+        mask=lambda: torch.triu(torch.ones(9, 9, dtype=torch.int64), -2)), SERIES),
     "one layer twice": (module(twice, a=linear(6, 8), same=linear(8, 8), head=linear(8, 5)), (6,)),
     "bare parameters": (module(
         scaled, a=linear(6, 8), weight=lambda: nn.Parameter(torch.zeros(9, 8)),

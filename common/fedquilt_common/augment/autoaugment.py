@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedquilt_common.augment.images import (
     Images,
     Numbers,
-    Span,
+    ValueRange,
     adjust_brightness,
     adjust_contrast,
     adjust_saturation,
@@ -82,7 +82,7 @@ def auto_augment(x: Images, rng: np.random.Generator) -> Images:
     return x
 
 
-def apply_operation(name: str, magnitude: int, x: Images, rng: np.random.Generator, span: Span) -> Images:
+def apply_operation(name: str, magnitude: int, x: Images, rng: np.random.Generator, span: ValueRange) -> Images:
     """Apply one operation to all images; one with a direction takes either at random.
 
     Args:
@@ -105,7 +105,7 @@ def apply_operation(name: str, magnitude: int, x: Images, rng: np.random.Generat
     return (_ON_BYTES[name](values, magnitude) / _BYTES * width + span[0]).astype(x.dtype)
 
 
-def _adjust_sharpness(x: Images, factor: Numbers, span: Span) -> Images:
+def _adjust_sharpness(x: Images, factor: Numbers, span: ValueRange) -> Images:
     """Blend images with smoothed ones; factor 0 gives the image smoothed by (1 1 1, 1 5 1, 1 1 1) / 13.
 
     The border stays as it is.
@@ -159,7 +159,7 @@ _MAPS: Final[dict[str, _Maps]] = {
     "translate-x": lambda part, sign, x: translation(np.trunc(150 / 331 * x.shape[3] * part * sign), 0 * sign),
     "translate-y": lambda part, sign, x: translation(0 * sign, np.trunc(150 / 331 * x.shape[2] * part * sign)),
 }
-_BLENDS: Final[dict[str, Callable[[Images, Numbers, Span], Images]]] = {
+_BLENDS: Final[dict[str, Callable[[Images, Numbers, ValueRange], Images]]] = {
     "brightness": adjust_brightness, "contrast": adjust_contrast,
     "color": adjust_saturation, "sharpness": _adjust_sharpness,
 }  # fmt: skip

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 Images = NDArray[Any]
 Numbers = NDArray[np.float64]
-Span = tuple[float, float]
+ValueRange = tuple[float, float]
 """The values of black and of white."""
 
 FLIP_PROBABILITY: Final = 0.5
@@ -174,17 +174,17 @@ def jitter_colours(x: Images, brightness: Numbers, contrast: Numbers, saturation
     return adjust_saturation(x, saturation)
 
 
-def adjust_brightness(x: Images, factor: Numbers, span: Span | None = None) -> Images:
+def adjust_brightness(x: Images, factor: Numbers, span: ValueRange | None = None) -> Images:
     """Blend images, (n, channels, height, width), with black by ``factor``, shape (n,); 0 gives black."""
     return blend(x, np.full_like(x, x.min() if span is None else span[0]), factor, span)
 
 
-def adjust_contrast(x: Images, factor: Numbers, span: Span | None = None) -> Images:
+def adjust_contrast(x: Images, factor: Numbers, span: ValueRange | None = None) -> Images:
     """Blend images with their mean grey by ``factor``, shape (n,); 0 gives the mean grey."""
     return blend(x, to_grey(x).mean(axis=(2, 3), keepdims=True), factor, span)
 
 
-def adjust_saturation(x: Images, factor: Numbers, span: Span | None = None) -> Images:
+def adjust_saturation(x: Images, factor: Numbers, span: ValueRange | None = None) -> Images:
     """Blend each pixel with its grey by ``factor``, shape (n,); 0 gives a grey image."""
     return blend(x, to_grey(x), factor, span)
 
@@ -198,7 +198,7 @@ def to_grey(x: Images) -> Images:
     return np.asarray(np.einsum("nchw,c->nhw", x, weights)[:, None], x.dtype)
 
 
-def blend(x: Images, other: Images, factor: Numbers, span: Span | None = None) -> Images:
+def blend(x: Images, other: Images, factor: Numbers, span: ValueRange | None = None) -> Images:
     """Blend two images: factor * x + (1 - factor) * other, clipped to ``span``.
 
     Args:

@@ -164,6 +164,7 @@ def recurrent(walk: Walk, module: Any, args: Any, kwargs: Mapping[str, Any], res
     if getattr(module, "proj_size", 0):
         raise walk.refuse("a recurrent layer with proj_size")
     x, gates = args[0], GATES[layer_kind(module)]
+    walk.keep_whole(x.dims[:-1])  # a step less is not a step of zeros
     walk.next_layer()
     hidden = dimension(module.hidden_size, walk.where, walk.depth)
     directions = 2 if module.bidirectional else 1

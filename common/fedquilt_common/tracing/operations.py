@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from fedquilt_common.tracing.channels import REST, Dimension, is_whole, product, whole
@@ -77,6 +77,10 @@ def reshape(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor)
             joined = product(joined, x.dims[place], walk.why)
         dims += split_dimension(joined, tuple(result.shape[place] for place in new), walk.why)
     traced = Traced(result, tuple(dims))
+    if isinstance(called, nn.Unflatten):
+        first = called.dim % len(x.shape)
+        parts = traced.dims[first : first + len(called.unflattened_size)]
+        walk.attributes[walk.where, "unflattened_size"] = tuple(parts)
     _rewrite_sizes(walk, called, args, traced.dims)
     if called in ("view_as", "reshape_as"):
         for own, other in zip(traced.dims, args[1].dims, strict=True):
@@ -102,10 +106,15 @@ def _rewrite_sizes(walk: Walk, called: Any, args: Args, dims: Sequence[Dimension
 
 def _written_sizes(called: Any, args: Args) -> list[tuple[int, Path, int]]:
     """Output dimension, path in the arguments, and each size that the model's code gives for a view, without -1."""
-    if called not in ("view", "reshape", torch.reshape):
+    first = {"view": 1, "reshape": 1, torch.reshape: 1, "expand": 1, "unflatten": 2, torch.unflatten: 2}.get(called)
+    if first is None or len(args) <= first:
         return []
-    sizes, base = (args[1], (1,)) if len(args) == 2 and isinstance(args[1], list | tuple) else (args[1:], ())
-    return [(place, (*base, place + (0 if base else 1)), size) for place, size in enumerate(sizes) if size != -1]
+    offset = args[1] % len(args[0].shape) if first == 2 else 0
+    sizes, base = (args[first], (first,)) if isinstance(args[first], list | tuple) else (args[first:], ())
+    paths = ((*base, place + (0 if base else first)) for place in range(len(sizes)))
+    return [
+        (offset + place, path, size) for place, (path, size) in enumerate(zip(paths, sizes, strict=False)) if size != -1
+    ]
 
 
 def _stretches(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
@@ -163,9 +172,12 @@ def reduce(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> 
     x = args[0]
     if len(traced_in([args, dict(kwargs)])) > 1:
         return elementwise(walk, called, args, kwargs, result)
-    named = args[1] if len(args) > 1 else kwargs.get("dim")
+    name = called if isinstance(called, str) else called.__name__
+    named, _ = find_argument(args, kwargs, 2 if name == "norm" else 1, "dim")
     reduced = range(len(x.shape)) if named is None else [named] if isinstance(named, int) else named
     places = {place % len(x.shape) for place in reduced}
+    if name in ("argmax", "prod"):  # other channels have other numbers, and a missing one is no factor of 0
+        walk.keep_whole([x.dims[place] for place in places])
     first = result if isinstance(result, Tensor) else result[0]
     kept = first.dim() == len(x.shape)
     dims = tuple(whole(1) if p in places else d for p, d in enumerate(x.dims) if kept or p not in places)
@@ -215,8 +227,9 @@ def expand(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) 
     dims = (*(whole(1) for _ in range(result.dim() - len(x.shape))), *x.dims)
     if called == "repeat":
         walk.keep_whole([d for d, n, m in zip(dims, before, result.shape, strict=True) if n != m])
-    return Traced(result, tuple(d if n == m else whole(m)
-                                for d, n, m in zip(dims, before, result.shape, strict=True)))  # fmt: skip
+    made = tuple(d if n == m else whole(m) for d, n, m in zip(dims, before, result.shape, strict=True))
+    _rewrite_sizes(walk, called, args, made)
+    return Traced(result, made)
 
 
 def shape_of(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:

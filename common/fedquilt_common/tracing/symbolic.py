@@ -154,7 +154,10 @@ def _advise(module: nn.Module, place: str) -> str:
     part = dict(module.named_modules()).get(place, module)
     layer = next(kind for kind in type(part).__mro__ if kind.__module__.startswith("torch."))
     if layer in (nn.Module, nn.Sequential):
-        return "forward must not branch on its input, read its numbers or assign to a part of a tensor; rewrite it"
+        return (
+            "forward must not branch on its input, read its numbers, unpack a part of its shape (`*x.shape[2:]`) or "
+            "assign to a part of a tensor; rewrite it"
+        )
     return f"{type(part).__name__} changes the forward of {layer.__name__}: let it hold that layer as a part"
 
 

@@ -20,7 +20,7 @@ from fedquilt_common.files.yaml_text import load_yaml
 from fedquilt_common.models import build_model, warn_about_running_norm
 from fedquilt_common.models.norms import find_running_norm
 from fedquilt_common.submodels.adaptivefl_pool import Start, make_pool
-from fedquilt_common.submodels.selection import check_widths, count_kept, prefix
+from fedquilt_common.submodels.selection import Rounding, check_widths, count_kept, prefix
 from fedquilt_common.submodels.slices import Anatomy, Slice
 from fedquilt_common.submodels.wholeness import describe_whole, whole_share
 from fedquilt_common.tracing.building import build_on_meta
@@ -173,7 +173,11 @@ def _read_parameter(text: str) -> tuple[str, Any]:
 
 
 def inspect_model(
-    options: InspectOptions, widths: Sequence[float], levels: Mapping[str, float], starts: Sequence[Start]
+    options: InspectOptions,
+    widths: Sequence[float],
+    levels: Mapping[str, float],
+    starts: Sequence[Start],
+    rounding: Rounding = "floor",
 ) -> dict[str, Any]:
     """Return the report: the channel groups, one row per width, one row per member of AdaptiveFL's pool.
 
@@ -184,6 +188,7 @@ def inspect_model(
         widths: widths to report, in (0, 1].
         levels: AdaptiveFL's levels below the full model, with the width of each.
         starts: AdaptiveFL's start layers; chosen for the model if empty.
+        rounding: of the channels that a width keeps.
 
     Raises:
         ExperimentError: there is no such model, or it cannot be built.
@@ -202,7 +207,7 @@ def inspect_model(
         "problems": options.list_problems(min(widths)),
         "warnings": options.warnings,
         "heads": [_head_row(options.arrays, number, names) for number, names in enumerate(options.heads, 1)],
-        **(_NO_SUB_MODELS if options.trace_problem else _sub_models(options, widths, levels, starts)),
+        **(_NO_SUB_MODELS if options.trace_problem else _sub_models(options, widths, levels, starts, rounding)),
     }
 
 
@@ -211,7 +216,11 @@ _NO_SUB_MODELS: Final[Mapping[str, Any]] = {"groups": [], "widths": [], "pool": 
 
 
 def _sub_models(
-    options: InspectOptions, widths: Sequence[float], levels: Mapping[str, float], starts: Sequence[Start]
+    options: InspectOptions,
+    widths: Sequence[float],
+    levels: Mapping[str, float],
+    starts: Sequence[Start],
+    rounding: Rounding,
 ) -> dict[str, Any]:
     """Return what the report has of a model that can be traced; arguments as ``inspect_model``."""
     anatomy = options.blueprint.anatomy
@@ -219,11 +228,11 @@ def _sub_models(
     return {
         **whole,
         "groups": [{**asdict(group), "each": _channels_each(options.blueprint, number),
-                    "widths": {str(w): count_kept(group, w, "floor") for w in widths}}
+                    "widths": {str(w): count_kept(group, w, rounding) for w in widths}}
                    for number, group in enumerate(anatomy.groups)],
         "whole_share": whole_share(anatomy),
         "kept_whole": describe_whole(anatomy),
-        "widths": [{"width": width, **_cost_row(options, prefix(anatomy, width, "floor"), whole)} for width in widths],
+        "widths": [{"width": width, **_cost_row(options, prefix(anatomy, width, rounding), whole)} for width in widths],
         **_pool_rows(options, anatomy, levels, starts, whole),
     }  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, cast, get_args
 
 import typer
 from pydantic import ValidationError
@@ -13,6 +13,7 @@ from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.sections import Training
 from fedquilt_common.rejections import list_problems
 from fedquilt_common.submodels.adaptivefl_pool import Start
+from fedquilt_common.submodels.selection import Rounding
 from fedquilt_common.terminal import make_console
 from fedquilt_common.user_imports import print_to_stderr
 from fedquilt_server.tools.inspect_model import LEVELS, WIDTHS, inspect_model, print_report, read_options
@@ -37,6 +38,9 @@ def inspect_(
     classes: Annotated[int | None, typer.Option(min=0, help="Number of outputs; 0 for regression.")] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Samples are integers, such as tokens of a text.")] = False,
     widths: Annotated[str | None, typer.Option(help="Widths to report, such as 1,0.5,0.25.")] = None,
+    rounding: Annotated[
+        str, typer.Option(help="How --widths round channels: floor, or ceil as HeteroFL does by default.")
+    ] = "floor",
     levels: Annotated[str | None, typer.Option(help="AdaptiveFL's levels, such as M=0.66,S=0.4.")] = None,
     starts: Annotated[
         str | None, typer.Option(help="AdaptiveFL's start layers, numbers or names, such as 8,6,4.")
@@ -67,6 +71,7 @@ def inspect_(
                 _read_widths(widths) if widths else WIDTHS,
                 _read_levels(levels) if levels else LEVELS,
                 _read_starts(starts) if starts else [],
+                _read_rounding(rounding),
             )
     except ValidationError as error:
         problem = list_problems(error)[0]
@@ -77,6 +82,12 @@ def inspect_(
         print(json.dumps(report, indent=2))
     else:
         print_report(report, make_console())
+
+
+def _read_rounding(text: str) -> Rounding:
+    if text not in get_args(Rounding):
+        raise ExperimentError(f"--rounding {text}: choose {' or '.join(get_args(Rounding))}")
+    return cast(Rounding, text)
 
 
 def _read_starts(text: str) -> list[Start]:

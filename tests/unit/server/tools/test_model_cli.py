@@ -68,6 +68,13 @@ def test_each_width_has_its_channels_parameters_and_memory() -> None:
     assert memory == sorted(memory, reverse=True)
 
 
+@pytest.mark.parametrize(("rounding", "channels"), [("floor", 1), ("ceil", 2)])
+def test_widths_are_rounded_as_the_algorithm_does(rounding: str, channels: int) -> None:
+    report = inspect("mlp", "--input", "8x8", "--set", "hidden=[3]", "--widths", "0.5", "--rounding", rounding)
+    assert report["groups"][0]["widths"] == {"0.5": channels}
+    assert report["widths"][0]["params"] == (64 + 1 + 10) * channels + 10
+
+
 def test_the_tables_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["model", "inspect", "mlp", "--input", "64", "--set", "hidden=[40]"]) == 0
     shown = capsys.readouterr().out
@@ -205,6 +212,7 @@ def test_what_stays_whole_and_what_suits_badly_is_shown(tmp_path: Path) -> None:
         (["mlp", "--input", "3x"], "--input 3x: write the shape of one sample as 3x32x32 or 561"),
         (["mlp", "--set", "hidden"], "--set hidden: write it as key=value"),
         (["mlp", "--widths", "wide"], "--widths wide: write numbers above 0 and at most 1, such as 1,0.5,0.25"),
+        (["mlp", "--rounding", "up"], "--rounding up: choose floor or ceil"),
         (["mlp", "--widths", "1,0"], "--widths 1,0: write numbers above 0 and at most 1, such as 1,0.5,0.25"),
         (["mlp", "--levels", "M"], "--levels M: write them as M=0.66,S=0.4"),
         (["mlp", "--precision", "fp8"], "--precision fp8: "),
