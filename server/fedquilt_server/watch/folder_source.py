@@ -51,7 +51,9 @@ def folder_states(folder: Path, token: str = "") -> States:
 
 
 class FolderReader:
-    """Asks the run's page; if it does not answer, reads ``result.json``.
+    """Asks the run's page while a process holds the folder; else, or if it does not answer, reads ``result.json``.
+
+    Another program may have the address of a page that has ended, and must not get its token.
 
     Args:
         folder: the run folder.
@@ -68,7 +70,7 @@ class FolderReader:
         Raises:
             RunFolderError: the result file is damaged.
         """
-        live = self._page.fetch()
+        live = self._page.fetch() if is_in_use(self._folder) else None
         if live is None:
             return self._from_files()
         self._in_use_at = time.monotonic()

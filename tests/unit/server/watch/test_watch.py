@@ -177,6 +177,17 @@ def test_a_folder_leads_to_its_page_and_shows_its_end_without_one(tmp_path: Path
         assert process.wait(60) == 0
 
 
+def test_the_address_of_a_page_that_has_ended_gets_no_request(tmp_path: Path) -> None:
+    known = {"name": "demo", "run": "demo-1", "algorithm": "fedavg", "dataset": "digits", "seed": 1, "rounds": ROWS}
+    (tmp_path / "result.json").write_text(Result.model_validate({**known, "status": "finished"}).model_dump_json())
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        note_page(tmp_path, PageAddress(url=f"http://127.0.0.1:{other.getsockname()[1]}/", run="demo-1"))
+        assert run_watch(str(tmp_path), "--once", "--json").returncode == 0
+        other.settimeout(0.0)
+        with pytest.raises(BlockingIOError):
+            other.accept()
+
+
 def test_a_run_that_was_killed_is_interrupted(tmp_path: Path) -> None:
     known = {"name": "demo", "run": "demo-1", "algorithm": "fedavg", "dataset": "digits", "seed": 1, "rounds": ROWS}
     (tmp_path / "result.json").write_text(Result.model_validate({**known, "status": "running"}).model_dump_json())
