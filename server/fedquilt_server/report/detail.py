@@ -120,7 +120,8 @@ def board_table(details: Sequence[RunDetail]) -> ReportTable:
     columns = (
         Column("group", "group"), Column("seed", "seed", "count"), Column("board", "board"),
         Column("accepted", "accepted", "count"), Column("late", "late", "count"),
-        Column("rejected", "rejected", "count"), Column("missing", "missing", "count"),
+        Column("rejected", "rejected", "count", "bad replies, clients that failed or declined"),
+        Column("missing", "missing", "count"),
         Column("train_seconds", "training", "seconds", "sum over its replies, discarded ones included"),
         Column("bytes", "replies", "bytes", "payload bytes of its replies, discarded ones included"),
         Column("memory_peak", "peak memory", "bytes", "of a training process"),

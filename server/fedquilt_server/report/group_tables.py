@@ -79,7 +79,7 @@ def cost_table(groups: Sequence[RunGroup]) -> ReportTable:
         Column("bytes_up", "received", "bytes", "at the coordinator's socket, with MQTT framing"),
         Column("joules", "energy", "joules", "energy of the boards; a dash: not recorded in every round"),
         Column("late", "late replies", "number", "replies after their exchange had closed, per run"),
-        Column("rejected", "rejections", "number", "bad replies and failed clients, per run"),
+        Column("rejected", "rejections", "number", "bad replies, clients that failed or declined, per run"),
     )  # fmt: skip
     return ReportTable("costs", "Costs", _OVER, columns, tuple(map(_cost_row, groups)))
 

@@ -78,7 +78,9 @@ class RoundResult(BaseModel):
     asked: int = Field(description="clients with a task in the round's first exchange")
     replies: int = Field(0, description="accepted replies that count, in all exchanges")
     late: int = Field(description="replies that arrived in this round, after their exchange had closed")
-    rejected: int = Field(description="rejections in this round: bad replies, failed clients, claims without effect")
+    rejected: int = Field(
+        description="rejections in this round: bad replies, clients that failed or declined, claims without effect"
+    )
     duplicates: int = Field(description="replies that arrived in this round, but had already counted")
     missing: dict[str, dict[int, str]] = Field(
         default_factory=dict, description="clients without a reply that counts: exchange -> client -> its agent"
