@@ -258,7 +258,8 @@ def test_a_full_disk_is_found_before_the_transfer(
 def test_a_resumed_download_needs_space_for_its_rest_only(
     server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    part, usage = tmp_path / "new" / "a.bin.part", namedtuple("usage", "total used free")
+    part = tmp_path / "new" / "a.bin.part"
+    usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10, 9, len(CONTENT) - part.stat().st_size))
     server.faults = [cut_after(900_000)]
     assert get(server, tmp_path).sha256 == DIGEST
