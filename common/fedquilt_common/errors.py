@@ -14,15 +14,17 @@ EXIT_CODES: Final[dict[int, str]] = {
     2: "the command line is not valid",
     3: "no broker: it does not answer, it refused the connection or the coordinator's presence, it cannot start or it "
     "ended, or there is no mosquitto to start; for `watch`, also: no status page answers",
-    4: "the experiment, another file that you wrote, an option or a name is not valid, or the model cannot be cut",
+    4: "the experiment or another file that you wrote is missing or not valid, an option or a name is not valid, or "
+    "the model cannot be cut",
     5: "a data set is missing or damaged, or its download failed",
-    6: "the folder is in use, damaged, not writable, not an agent's state folder where it should be one, or holds "
-    "another run (for `simulate`, also a finished one); "
+    6: "the folder is missing, in use, damaged, not writable, not an agent's state folder where it should be one, or "
+    "holds another run (for `simulate`, also a finished one); "
     "the disk is full; or another coordinator works in the federation",
     7: "the run failed before its last round, or a replay differs from the recorded run",
     8: (
         "a federation's folder of identities is missing or damaged, has no such board, or cannot have it as asked: its "
-        "name or kind is not valid, or another board hosts the client"
+        "name or kind is not valid, or another board hosts the client; for `upgrade`, also: fedquilt's playbooks are "
+        "missing"
     ),
     9: "an image or a card cannot be written, reads back differently, or has no wheelhouse that suits the board",
     10: "a check of `fedquilt doctor` failed",
@@ -99,7 +101,7 @@ class FederationInUseError(FedquiltError):
 
 
 class RunFolderError(FedquiltError):
-    """The run folder cannot be used: it holds another run, or is damaged."""
+    """The run folder cannot be used: it is missing, holds another run, or is damaged."""
 
     exit_code = 6
 

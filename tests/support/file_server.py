@@ -21,7 +21,7 @@ class FileServer:
         requests: path and ``Range`` of each request.
         has_ranges: whether ranges are honoured.
         has_validators: whether ETags are sent.
-        headers: further headers of each answer.
+        headers: further headers of each answer; a ``Last-Modified`` is a validator, too.
     """
 
     port: int = 0
@@ -161,7 +161,7 @@ def _send_head(state: FileServer, answer: Answer, body: bytes) -> int:
     """Send status and headers; returns the first byte that the client gets."""
     etag = state.etag(answer.path)
     wanted = answer.headers.get("Range", "").removeprefix("bytes=").removesuffix("-")
-    fits = answer.headers.get("If-Range", etag) == etag and state.has_ranges
+    fits = answer.headers.get("If-Range", etag) in (etag, state.headers.get("Last-Modified")) and state.has_ranges
     start = int(wanted) if wanted and fits else 0
     if start >= len(body) > 0:
         answer.send_response(416)

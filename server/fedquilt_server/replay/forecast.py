@@ -10,11 +10,12 @@ from pydantic import BaseModel, ConfigDict
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from fedquilt_common.plurals import counted
 from fedquilt_common.terminal import make_console
 from fedquilt_common.types import ClientId
 from fedquilt_common.wide_tables import print_whole
 from fedquilt_server.lab.workbench import Workbench
-from fedquilt_server.replay.measurements import Measurements, measure
+from fedquilt_server.replay.measurements import WARM_UP, Measurements, measure
 from fedquilt_server.replay.prediction import SimulatedRound, Spread, simulate_rounds, spread
 from fedquilt_server.replay.recording import Recording
 from fedquilt_server.replay.what_if import WhatIf, check_kinds, parse_what_if, recorded_settings
@@ -50,6 +51,7 @@ class Forecast(BaseModel):
         run: identifier of the recorded run.
         recorded_rounds: rounds that were measured.
         recorded_seconds: their median duration.
+        only_warm_up: whether the first round, in which training processes start, is the only measured one.
         same: the forecast for the recorded settings.
         settings: the changed settings.
         widths: what a task costs with the other widths, by client, measured on this machine; empty without them.
@@ -62,6 +64,7 @@ class Forecast(BaseModel):
     run: str
     recorded_rounds: int
     recorded_seconds: float
+    only_warm_up: bool = False
     same: ForecastNumbers
     settings: dict[str, Any]
     widths: dict[ClientId, WidthCost] = {}
@@ -92,6 +95,7 @@ def make_forecast(recording: Recording, texts: Sequence[str], samples: int, seed
         run=recording.run,
         recorded_rounds=len(measurements.rounds),
         recorded_seconds=measurements.seconds,
+        only_warm_up=max(measurements.rounds) <= WARM_UP,
         same=_numbers(measurements, recorded, speedup, samples, seed),
         settings=asdict(settings),
         widths=costs,
@@ -120,7 +124,7 @@ def print_forecast(forecast: Forecast) -> None:
     table = Table(title=f"{forecast.run}: median (5 to 95 %)", box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name in ("", "seconds a round", "replies", "down", "up"):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    table.add_row(f"recorded, {forecast.recorded_rounds} rounds", f"{forecast.recorded_seconds:.2f}")
+    table.add_row(f"recorded, {counted(forecast.recorded_rounds, 'round')}", f"{forecast.recorded_seconds:.2f}")
     for label, numbers in (("predicted, same settings", forecast.same), ("predicted, what if", forecast.changed)):
         seconds, replies = numbers.seconds, numbers.replies
         table.add_row(
@@ -132,6 +136,12 @@ def print_forecast(forecast: Forecast) -> None:
         )
     print_whole(table)
     console = make_console()
+    if forecast.only_warm_up:
+        console.print(
+            "Only the first round was measured. Training processes start in it, so later rounds can be faster.",
+            highlight=False,
+            soft_wrap=True,
+        )
     for cost, clients in _group_clients(forecast.widths).items():
         console.print(
             f"Clients {ranges(clients)}: {cost.training:.2f} times the recorded training, measured on this "

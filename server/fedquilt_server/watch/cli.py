@@ -15,7 +15,7 @@ from rich.live import Live
 
 from fedquilt_common.broker_options import check_federation
 from fedquilt_common.command_app import CommandApp
-from fedquilt_common.errors import ExperimentError, RunFailedError
+from fedquilt_common.errors import ExperimentError, RunFailedError, RunFolderError
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.terminal import make_console
 from fedquilt_common.terminal_text import printable
@@ -95,7 +95,7 @@ def _page_or_folder(target: str, token: str, *, once: bool) -> WatchSource:
     if "://" not in target and Path(target or "/dev/null").is_dir():
         return ThreadedSource(folder_states(Path(target), token))
     if target and not _ADDRESS.match(target):
-        raise ExperimentError(
+        raise RunFolderError(
             f"{target}: there is no such folder, and it is not an address of a page; write http://HOST:PORT "
             "or a run folder"
         )

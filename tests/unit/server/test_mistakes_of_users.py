@@ -78,10 +78,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("central", "small.yaml", "--out", "afile/sub"), 6, "fedquilt: afile is a file, not a folder: choose another"),
         (
             ("watch", "nofolder"),
-            4,
+            6,
             "fedquilt: nofolder: there is no such folder, and it is not an address of a page; write ",
         ),
-        (("watch", "runs/demo"), 4, "fedquilt: runs/demo: there is no such folder"),
+        (("watch", "runs/demo"), 6, "fedquilt: runs/demo: there is no such folder"),
         (("simulate", "small.yaml", "--linger", "-5"), 2, "--linger"),
         (("simulate", "small.yaml", "--linger", "inf"), 2, "inf is not a finite number of seconds"),
         (("coordinator", "small.yaml", "--broker", "mqtt://h", "--linger", "nan"), 2, "--linger"),

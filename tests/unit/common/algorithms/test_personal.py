@@ -225,6 +225,12 @@ def test_ditto_holds_its_own_model_near_the_global_one(bench: Make) -> None:
     assert ctx.memory.keys() == ctx.model.keys()
 
 
+def test_dittos_two_models_draw_other_batches(bench: Make) -> None:
+    ctx = bench()
+    reply = work(make("ditto", **{"lambda": 1e-9}), ctx)  # too weak to make the models differ
+    assert not any(np.allclose(x, reply.arrays[name], atol=1e-4) for name, x in ctx.memory.items())
+
+
 def test_fedreb_in_both_orders_and_with_both_aggregations(bench: Make) -> None:
     replies = {}
     for order in ("phases", "epochs"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image, ImageOps
 
 from fedquilt_common.augment.autoaugment import POLICY, apply_operation, auto_augment
 
@@ -65,6 +66,18 @@ def test_equalize_spreads_a_ramp_that_is_crowded() -> None:
     assert (np.diff(found) > 0).all()
     flat = np.full((1, 2, 3, 3), 200)
     assert (after("equalize", 0, flat) == flat).all()
+
+
+def test_equalize_is_that_of_pillow() -> None:
+    values = np.random.default_rng(0).binomial(255, 0.4, (40, 30))
+    expected = np.asarray(ImageOps.equalize(Image.fromarray(values.astype(np.uint8))))
+    assert (after("equalize", 0, values[None, None]) == expected).all()
+
+
+@pytest.mark.parametrize("name", ["auto-contrast", "equalize", "posterize"])
+def test_a_batch_of_a_single_value_stays_as_it_is(name: str) -> None:
+    x = np.full((2, 1, 4, 4), 0.5, np.float32)
+    assert (apply_operation(name, 9, x, np.random.default_rng(0), (0.5, 0.5)) == x).all()
 
 
 def test_directions_are_drawn_for_each_image() -> None:

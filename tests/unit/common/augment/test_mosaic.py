@@ -55,6 +55,13 @@ def test_every_pixel_comes_from_one_of_four() -> None:
     assert (y[:, 0] == -1).all()
 
 
+def test_every_pixel_of_an_image_can_be_drawn() -> None:
+    images = np.tile(np.arange(16).reshape(4, 4), (4, 1, 1, 1))
+    boxes = np.full((4, 2, 5), -1, dtype=np.float32)
+    drawn = [make_mosaic(images, boxes, np.random.default_rng(seed))[0] for seed in range(100)]
+    assert np.unique(drawn).tolist() == list(range(16))
+
+
 def test_a_box_of_which_little_is_visible_is_left_out() -> None:
     boxes = np.array([[3, 0.5, 0.5, 0.4, 0.2], [1, 0.1, 0.5, 0.2, 0.2], [-1, 0, 0, 0, 0]], dtype=np.float32)
     window, extent = np.array([0.65, 0.0]), np.array([0.35, 1.0])

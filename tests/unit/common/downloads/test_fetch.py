@@ -124,6 +124,21 @@ def test_without_a_validator_only_a_known_digest_resumes(server: FileServer, tmp
     assert server.ranges[2:] == ["", "bytes=400000-"]
 
 
+def test_a_weak_etag_is_no_validator(server: FileServer, tmp_path: Path) -> None:
+    """Servers never match it in ``If-Range`` (RFC 9110, 13.1.5), so that each attempt would start again."""
+    server.has_validators = False
+    server.headers = {"ETag": 'W/"1"', "Last-Modified": "Mon, 30 Nov 2026 14:00:00 GMT"}
+    server.faults = [cut_after(400_000)]
+    seen: list[int] = []
+    fetch(server.url("/a.bin"), tmp_path / "a.bin", None, None, lambda done, _: seen.append(done), AT_ONCE)
+    assert server.ranges == ["", "bytes=400000-"]
+    assert seen == sorted(seen)
+    server.headers = {"ETag": 'W/"1"'}
+    server.faults = [cut_after(400_000)]
+    assert get(server, tmp_path, None).sha256 == DIGEST
+    assert server.ranges[2:] == ["", ""]
+
+
 def test_mixed_versions_are_found_by_the_digest(server: FileServer, tmp_path: Path) -> None:
     """Without validators, a resumed download can join two versions; it then starts again."""
     server.has_validators = False
@@ -238,6 +253,17 @@ def test_a_full_disk_is_found_before_the_transfer(
     with pytest.raises(RunFolderError, match=r"No space left on device\. Free disk space"):
         get(server, tmp_path)
     assert (tmp_path / "new" / "a.bin.part").stat().st_size == 0
+
+
+def test_a_resumed_download_needs_space_for_its_rest_only(
+    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = tmp_path / "new" / "a.bin.part"
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10, 9, len(CONTENT) - part.stat().st_size))
+    server.faults = [cut_after(900_000)]
+    assert get(server, tmp_path).sha256 == DIGEST
+    assert server.ranges == ["", "bytes=900000-"]
 
 
 def test_a_disk_that_fills_up_meanwhile_is_named(server: FileServer, tmp_path: Path) -> None:

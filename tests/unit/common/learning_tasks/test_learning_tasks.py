@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from fedquilt_common.learning_tasks import (
     add_counts,
     make_learning_task,
 )
+from fedquilt_common.learning_tasks.cross_entropy import sum_cross_entropy
 from fedquilt_common.learning_tasks.metrics import MAIN_METRICS, METRICS, SECOND_METRICS
 from fedquilt_common.types import Dataset, Examples
 
@@ -113,6 +115,16 @@ def test_the_cross_entropy_is_torchs() -> None:
     expected = functional.cross_entropy(torch.tensor(outputs).double(), torch.tensor(y)).item()
     task = Classification(3)
     assert task.scores(task.count(outputs, y))["loss"] == pytest.approx(expected, rel=1e-14)
+
+
+def test_the_cross_entropy_of_many_rows_does_not_fill_the_memory() -> None:
+    logits, y = np.zeros((1 << 12, 1 << 10), np.float32), np.zeros(1 << 12, np.int64)
+    tracemalloc.start()
+    try:
+        assert sum_cross_entropy(logits, y) == pytest.approx(len(y) * np.log(logits.shape[1]))
+        assert tracemalloc.get_traced_memory()[1] < 24 << 20  # all of it in float64: 32 MiB
+    finally:
+        tracemalloc.stop()
 
 
 def test_without_a_name_the_classes_decide() -> None:

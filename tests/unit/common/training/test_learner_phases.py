@@ -235,3 +235,9 @@ def test_training_stops_when_what_is_watched_gets_no_better_and_keeps_the_best(p
     assert found.steps == best + 1 + patience
     expected = bench.train(start, samples, seed=3, epochs=best + 1).arrays
     assert all(np.array_equal(found.arrays[name], expected[name]) for name in expected)
+
+
+def test_training_stops_when_the_loss_on_what_is_watched_stays_the_same() -> None:
+    bench = learner(batch=4, lr=1e-30)
+    phase = TrainingPhase(data(0), watch=data(1), patience=2)
+    assert bench.train_in_turn(bench.init(1), [phase], [0] * 9, seed=3).steps == 1 + 2

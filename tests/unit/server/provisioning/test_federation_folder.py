@@ -18,7 +18,7 @@ from fedquilt_common.errors import ExperimentError, FederationError, FolderInUse
 from fedquilt_common.experiment.agent_config import AgentConfig, read_agent_config
 from fedquilt_common.files.locking import lock_folder
 from fedquilt_server.provisioning import federation as module
-from fedquilt_server.provisioning.authority import certificate_serial, make_authority
+from fedquilt_server.provisioning.authority import certificate_serial, expiry, make_authority
 from fedquilt_server.provisioning.broker_process import reload_broker
 from fedquilt_server.provisioning.federation import Federation, make_federation
 from fedquilt_server.provisioning.record import read_record, write_record
@@ -103,6 +103,14 @@ def test_renewing_withdraws_the_old_certificate(tmp_path: Path) -> None:
     assert (new.clients, new.serial != old.serial) == ("7", True)
     assert timedelta(days=29) < new.until - datetime.now(timezone.utc) <= timedelta(days=30)
     assert [entry.serial for entry in federation.record.withdrawn] == [old.serial]
+
+
+def test_no_certificate_outlives_the_authority_which_signs_no_further_ones(tmp_path: Path) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    authority = x509.load_pem_x509_certificate((federation.folder / "authority" / "ca.crt").read_bytes())
+    assert federation.provision("a", "pi4", days=12_000).until == expiry(authority)
+    limits = authority.extensions.get_extension_for_class(x509.BasicConstraints).value
+    assert (limits.ca, limits.path_length) == (True, 0)
 
 
 class Killed(BaseException):

@@ -222,7 +222,8 @@ def test_a_card_is_written_and_read_back(made: Federation, tmp_path: Path, monke
     assert (done.target, "user-data" in inside(place).names()) == (str(place), True)
     assert place.read_bytes()[size:] == b"\xff" * more
     with pytest.raises(ImageError, match="smaller than the image"):
-        flash_device(image, card(made), Device(place, "", 1 << 20), tmp_path / "work", silent)
+        flash_device(image, card(made), Device(place, "", size - 1), tmp_path / "work", silent)
+    flash_device(image, card(made), Device(place, "", size), tmp_path / "work", silent)
 
     def spoil(_: Any) -> None:
         with place.open("r+b") as file:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.support.cards import WHY_NOT, stock, system
+from tests.support.cards import BOOT, SECTOR, WHY_NOT, stock, system
 
 from fedquilt_common.errors import ImageError
 from fedquilt_server.provisioning.card import Card, Wifi
@@ -58,6 +59,18 @@ def test_the_system_is_found_in_the_image(tmp_path: Path) -> None:
     assert found is not None
     assert found.reads_network_config
     assert inspect_image(stock(tmp_path / "bare.img")) is None
+
+
+@pytest.mark.parametrize("label", ["dos", "gpt"])
+def test_an_image_that_lacks_the_end_of_its_boot_partition_is_incomplete(label: str, tmp_path: Path) -> None:
+    image, end = stock(tmp_path / "stock.img", label), sum(BOOT) * SECTOR
+    os.truncate(image, end)
+    found = boot_partition(image)
+    assert found is not None
+    assert (found.start, found.size) == (BOOT[0] * SECTOR, BOOT[1] * SECTOR)
+    os.truncate(image, end - 1)
+    with pytest.raises(ImageError, match=f"ends at byte {end}, but the file has only {end - 1} bytes"):
+        boot_partition(image)
 
 
 def test_an_old_cloud_init_gets_the_wifi_as_a_file_of_netplan(tmp_path: Path, bundle: Path) -> None:

@@ -19,7 +19,7 @@ from fedquilt_common.submodels.selection import prefix
 from fedquilt_common.types import Profile
 from fedquilt_common.wire.link import Link
 from fedquilt_server.lab.workbench import Workbench
-from fedquilt_server.replay.forecast import NOT_MODELLED, make_forecast
+from fedquilt_server.replay.forecast import NOT_MODELLED, make_forecast, print_forecast
 from fedquilt_server.replay.measurements import CoordinatorTimes, measure
 from fedquilt_server.replay.prediction import SimulatedRound, predict_traffic, simulate_rounds
 from fedquilt_server.replay.recording import RecordedRound, Recording
@@ -299,6 +299,19 @@ def test_a_forecast_compares_the_recorded_settings_too() -> None:
     assert forecast.recorded_seconds == forecast.same.seconds.median == pytest.approx(SECONDS)
     assert forecast.changed.seconds.median < forecast.same.seconds.median
     assert forecast.not_modelled
+
+
+def test_a_forecast_from_the_first_round_alone_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    for count, head, noted in (
+        (1, "recorded, 1 round ", True),
+        (2, "recorded, 1 round ", False),
+        (3, "2 rounds", False),
+    ):
+        recorded = dataclasses.replace(RECORDING, rounds=RECORDING.rounds[:count])
+        print_forecast(forecast := make_forecast(recorded, ["quorum=3"], 5, 0))
+        printed = capsys.readouterr().out
+        assert head in printed
+        assert forecast.only_warm_up == ("Only the first round was measured." in printed) == noted
 
 
 def test_the_documented_limits_are_those_of_a_forecast() -> None:

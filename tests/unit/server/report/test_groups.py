@@ -133,12 +133,13 @@ def test_a_run_that_is_given_twice_or_copied_counts_once(tmp_path: Path) -> None
     assert copies == {"b": "a", "a": "a"}
 
 
-def test_the_finished_folder_of_a_run_counts_not_an_earlier_copy(tmp_path: Path) -> None:
+def test_the_finished_folder_of_a_run_counts_not_a_copy_with_fewer_or_more_rounds(tmp_path: Path) -> None:
     write_run(tmp_path / "backup", (0.5, 0.6), status="running", run="one")
     write_run(tmp_path / "run", (0.5, 0.6, 0.9), run="one")
-    runs, copies = drop_copies(name_runs([read_run(tmp_path / name) for name in ("backup", "run")]))
+    write_run(tmp_path / "longer", (0.5, 0.6, 0.9, 0.9), status="running", run="one")
+    runs, copies = drop_copies(name_runs([read_run(tmp_path / name) for name in ("backup", "run", "longer")]))
     assert [run.label for run in runs] == ["run"]
-    assert copies == {"backup": "run"}
+    assert copies == {"backup": "run", "longer": "run"}
 
 
 @pytest.mark.parametrize("length", [1, MOST_POINTS, MOST_POINTS + 1, 7 * MOST_POINTS + 3])

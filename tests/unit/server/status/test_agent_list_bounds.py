@@ -19,7 +19,7 @@ def test_names_that_come_and_go_do_not_fill_the_list(monkeypatch: pytest.MonkeyP
     for number in range(200):
         agents.update_presence(presence(number), 0.0)
         agents.update_online(f"pi-{number}", online=False)
-    assert len(agents.boards()) <= 100
+        assert len(agents.boards()) <= 100
 
 
 def test_the_energy_of_boards_that_are_forgotten_stays_in_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:

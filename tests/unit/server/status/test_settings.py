@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedquilt_server.status.settings import compared, differing_keys, fingerprint, flatten, short_names
+from fedquilt_server.status.settings import compared, differing_keys, fingerprint, flatten, same_value, short_names
 
 VALUES = st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.text(max_size=3))
 SETTINGS = st.dictionaries(st.sampled_from(["algorithm.name", "data.set", "a.b", "c"]), VALUES, max_size=4)
@@ -23,6 +23,11 @@ def test_seed_and_name_do_not_distinguish_groups() -> None:
 def test_numbers_are_compared_as_numbers_and_booleans_are_not_numbers() -> None:
     assert differing_keys([{"a": 1, "b": 1, "c": None}, {"a": 1.0, "b": True}]) == ["b", "c"]
     assert fingerprint({"a": 1}) == fingerprint({"a": 1.0})
+
+
+def test_whole_numbers_that_are_equal_as_floating_point_numbers_differ() -> None:
+    assert differing_keys([{"seed": 2**53}, {"seed": 2**53 + 1}]) == ["seed"]
+    assert not same_value(2**53, 2**53 + 1)
 
 
 def test_groups_are_named_by_as_few_keys_as_possible() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from fedquilt_server.status.control import ControlRequest
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot, StatusStore
-from fedquilt_server.web.access import TOKEN_VARIABLE, Access, PageTokenError, choose_access
+from fedquilt_server.web.access import SHORTEST_TOKEN, TOKEN_VARIABLE, Access, PageTokenError, choose_access
 from fedquilt_server.web.server import PageServer
 
 TOKEN = "a-token-of-some-length"  # noqa: S105
@@ -120,6 +120,14 @@ def test_the_token_of_a_local_page_is_made_once_and_is_nobody_elses(tmp_path: Pa
     assert stat.S_IMODE((tmp_path / "run" / "page-token").stat().st_mode) == 0o600
 
 
+def test_a_token_file_that_was_cut_short_is_replaced(tmp_path: Path) -> None:
+    choose_access("127.0.0.1", tmp_path, public=False)
+    (tmp_path / "page-token").write_text("x\n")
+    token = choose_access("127.0.0.1", tmp_path, public=False).token
+    assert len(token) >= SHORTEST_TOKEN
+    assert (tmp_path / "page-token").read_text() == token + "\n"
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "lab", ""])  # noqa: S104
 def test_a_page_for_other_machines_needs_a_token_of_its_user(
     host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -133,3 +141,5 @@ def test_a_page_for_other_machines_needs_a_token_of_its_user(
         choose_access(host, tmp_path, public=True)
     monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
     assert choose_access(host, tmp_path, public=False) == Access(TOKEN, reads_need_token=True)
+    monkeypatch.setenv(TOKEN_VARIABLE, "x" * SHORTEST_TOKEN)
+    assert choose_access(host, tmp_path, public=False).token == "x" * SHORTEST_TOKEN

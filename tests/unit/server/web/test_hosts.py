@@ -47,7 +47,18 @@ def test_names_that_no_web_site_can_have_are_trusted(name: str) -> None:
     assert is_trusted(name, {"lab.org"})
 
 
-@pytest.mark.parametrize("name", ["evil.com", "a.lab.org", "local.evil.com", "evil.com.local.de", "127.0.0.1.nip.io"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "evil.com",
+        "a.lab.org",
+        "local.evil.com",
+        "evil.com.local.de",
+        "evil.notlocal",
+        "evil.notlocalhost",
+        "127.0.0.1.nip.io",
+    ],
+)
 def test_other_names_are_not(name: str) -> None:
     assert not is_trusted(name, {"lab.org"})
 

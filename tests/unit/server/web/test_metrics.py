@@ -52,8 +52,9 @@ def test_metrics_of_a_board_s_health_and_energy(store: StatusStore, web: httpx.C
 
 
 def test_metrics_leave_out_what_is_not_known(store: StatusStore, web: httpx.Client) -> None:
-    """As the energy of a board after a restart of the coordinator, until the board says how it knows it."""
-    store.update(run="r1", history=[], boards=[status("b", joules=50.0)])
+    """As an endless energy, and one after a restart of the coordinator, until the board says how it knows it."""
+    endless = status("c", joules=float("inf"), power_source="meter")
+    store.update(run="r1", history=[], boards=[status("b", joules=50.0), endless])
     names = {name for name, _ in read_metrics(web)}
     unknown = (
         "fedquilt_accuracy",
