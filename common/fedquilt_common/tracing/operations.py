@@ -208,7 +208,7 @@ def scaled_dot_product(walk: Walk, called: Any, args: Args, kwargs: Kwargs, resu
 
 
 def pool(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
-    """Pooling, interpolation: places stay whole. Interpolation has those dimensions whose size changes."""
+    """Pooling, interpolation: places of a shape stay whole; those of interpolation are dimensions that change."""
     x, name = args[0], str(getattr(called, "__name__", called))
     if "pool" in name:
         walk.keep_whole(x.dims[-int(name[-2]) :])
