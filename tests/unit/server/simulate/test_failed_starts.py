@@ -39,5 +39,7 @@ def test_any_other_end_starts_the_count_anew(other: tuple[int, float, str]) -> N
 def test_the_same_error_again_and_again_counts_after_a_longer_life() -> None:
     same = [(1, SAME_ERROR_LIFE - 1, "no room")] * (FAILED_STARTS + 1)
     assert take_ends(*same) == [False] * FAILED_STARTS + [True]  # the first one could have been any error
+    killed = (-signal.SIGKILL, 1.0, "no room")
+    assert take_ends(killed, *same) == [False, *take_ends(*same)]
     others = [(1, SAME_ERROR_LIFE - 1, f"no room for {number}") for number in range(FAILED_STARTS + 2)]
     assert not any(take_ends(*others))
