@@ -129,6 +129,10 @@ class Experiment(Section):
         lossy = [line.link.to_link(1.0).payload for line in self.fleet if line.link is not None and line.link.loss]
         return min([int(self.wire.chunk), *(size for size in lossy if size is not None)])
 
+    def evaluates_after(self, round: int) -> bool:
+        """Whether a round's model is to be evaluated: every ``evaluate_every`` rounds, and after the last."""
+        return round % self.evaluate_every == 0 or round == self.rounds
+
     def variant(self, client: int) -> Variant:
         """Return a client's model, training and privacy."""
         if (found := self._place(client)) is None:

@@ -227,7 +227,7 @@ class CentralRun:
         return _TrainedRound(State(found.arrays, optimiser), found.seconds, {"loss": found.loss, **measured})
 
     def _evaluate(self, state: State, number: int) -> Mapping[str, float]:
-        due = number % self.plan.source.evaluate_every == 0 or number == self.plan.recorded.rounds
+        due = self.plan.recorded.evaluates_after(number)
         return self._bench.learner.evaluate(state.arrays, self._test) if due else {}
 
     def _note(self, event: Event) -> int:

@@ -52,9 +52,8 @@ class Workbench(ExperimentTools):
     allowed_imports: Collection[str] = ANY_PACKAGE
 
     def is_evaluated(self, round: int) -> bool:
-        """Whether the models are evaluated after this round: every ``evaluate_every`` rounds, and after the last."""
-        due = round % self.experiment.evaluate_every == 0 or round == self.experiment.rounds
-        return due and self.learns
+        """Whether the models are evaluated after this round; those of an experiment that learns nothing never are."""
+        return self.learns and self.experiment.evaluates_after(round)
 
     @property
     def note(self) -> str:

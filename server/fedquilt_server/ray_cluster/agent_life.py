@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Any, Final, Literal
 
+from fedquilt_common.error_messages import last_error
 from fedquilt_common.errors import RunFailedError
 from fedquilt_common.privacy.noise_key import KEY_VARIABLE
 from fedquilt_common.process.exits import describe_exit
@@ -17,7 +18,7 @@ from fedquilt_server.ray_cluster.node import AgentActor, AgentEnd, AgentOrder
 from fedquilt_server.ray_cluster.nodes import ReadyNodes
 from fedquilt_server.ray_cluster.requests import AgentRequest, HostRequest
 from fedquilt_server.simulate.child_process import FINAL_CODES
-from fedquilt_server.simulate.supervisor import FAILED_STARTS, KILLED_CODES, SHORT_LIFE
+from fedquilt_server.simulate.failed_starts import FAILED_STARTS, FailedStarts
 from fedquilt_server.status.placement import Placement
 from fedquilt_server.status.run_file_names import LOGS
 
@@ -56,7 +57,7 @@ class AgentLife:
         self._password, self._nodes, self._clock = password, nodes, clock
         self._actor: Any = None
         self._stage: Literal["locate", "start", "wait"] = "locate"
-        self._failed_starts = self._lost = 0
+        self._failed_starts, self._lost = FailedStarts(), 0
         self._started = self._waiting_since = 0.0
         self.ref: Any = None
         self.left = self._expected = ""
@@ -147,11 +148,11 @@ class AgentLife:
 
     def _restart(self, end: AgentEnd) -> None:
         """Start it again on its node, as a supervisor does on one machine."""
-        failed = end.code not in KILLED_CODES and self._clock() - self._started < SHORT_LIFE
-        self._failed_starts = self._failed_starts + 1 if failed else 0
+        tail = "\n".join(end.tail)
+        failed = self._failed_starts.add_end(end.code, self._clock() - self._started, last_error(tail))
         where = f"{self.name} on {self.placement.name} {describe_exit(end.code)}"
-        if end.code in FINAL_CODES or self._failed_starts >= FAILED_STARTS:
-            error = RunFailedError(f"{where}. The end of its log:\n" + "\n".join(end.tail))
+        if end.code in FINAL_CODES or self._failed_starts.are_too_many:
+            error = RunFailedError(f"{where}. The end of its log:\n{tail}")
             error.exit_code = end.code if end.code in FINAL_CODES else error.exit_code
             raise error
         if failed:

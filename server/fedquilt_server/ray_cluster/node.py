@@ -79,7 +79,7 @@ class AgentOrder:
 
 @dataclass(frozen=True)
 class AgentEnd:
-    """How an agent ended: its exit code, and the last lines of its log."""
+    """How an agent ended: its exit code, and the last lines that it wrote into its log."""
 
     code: int
     tail: tuple[str, ...]
@@ -103,7 +103,7 @@ class AgentActor:
     def __init__(self) -> None:
         end_with_node()
         self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
-        self._log = Path()
+        self._log, self._log_start = Path(), 0
 
     def start(self, order: AgentOrder) -> int | None:
         """Start the agent; returns its process id, None if its fork server has not answered yet.
@@ -121,6 +121,7 @@ class AgentActor:
             arguments += ["--ca", str(ca)]
         argv = (sys.executable, "-m", "fedquilt_common.cli", "agent", *arguments)
         with self._log.open("ab") as log:
+            self._log_start = log.tell()  # what precedes is of earlier processes
             self._process = _fork(order, argv, log.fileno()) or _start(argv, _environment(order), log.fileno())
         return self._process.pid
 
@@ -128,7 +129,8 @@ class AgentActor:
         """Wait until the agent ends."""
         assert self._process is not None  # noqa: S101 - it was started
         code = self._process.wait()
-        return AgentEnd(code, tuple(self._log.read_text(errors="replace").strip().splitlines()[-_TAIL_LINES:]))
+        text = self._log.read_bytes()[self._log_start :].decode(errors="replace").strip()
+        return AgentEnd(code, tuple(text.splitlines()[-_TAIL_LINES:]))
 
 
 def _environment(order: AgentOrder) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -16,15 +15,10 @@ from fedquilt_common.error_messages import last_error
 from fedquilt_common.errors import BrokerUnreachableError, RunFailedError
 from fedquilt_common.files.durable import write_atomically
 from fedquilt_common.process.exits import describe_exit
-from fedquilt_common.process.signals import STOPPED_CODES
 from fedquilt_server.simulate.child_process import ChildProcess, ChildSpec, spawn
+from fedquilt_server.simulate.failed_starts import FailedStarts
 from fedquilt_server.simulate.memory_samples import Memory, MemorySampler
 
-SHORT_LIFE: Final = 30.0
-"""A child that exits with an error in fewer seconds has failed to start. A child that was killed has not."""
-SAME_ERROR_LIFE: Final = 600.0
-"""So has one that exits with the same error as the process before it in fewer seconds: it would do so for ever."""
-FAILED_STARTS: Final = 4
 STOP_SECONDS: Final = 5.0
 HOST_STOP_SECONDS: Final = 60.0
 """How long the process that hosts agents on other machines may take to end them."""
@@ -32,8 +26,6 @@ SAMPLE_SECONDS: Final = 0.5
 _POLL_SECONDS: Final = 0.05
 _LAST_WORDS: Final = 8192
 """Bytes at the end of a log in which an error is searched."""
-KILLED_CODES: Final = frozenset({0, -signal.SIGKILL, -signal.SIGTERM}) | STOPPED_CODES
-"""Exit codes that do not count as a failed start: success, and signals from other processes."""
 
 
 @dataclass
@@ -43,9 +35,7 @@ class _Child:
     started: float
     log_start: int
     """Size of its log when this process was started: what precedes is of earlier processes, perhaps of earlier days."""
-    error: str = ""
-    """How its process before ended, if with an error."""
-    failed_starts: int = 0
+    failed_starts: FailedStarts = field(default_factory=FailedStarts)
     restarts: int = 0
     memory: Memory = field(default_factory=Memory)
 
@@ -132,11 +122,8 @@ class Supervisor:
         self._sampler.sample({pid: child.memory for pid, child in running.items()}, servers)
 
     def _restart(self, child: _Child, code: int) -> None:
-        before, child.error = child.error, "" if code in KILLED_CODES else _last_words(child)
-        limit = SAME_ERROR_LIFE if child.error and child.error == before else SHORT_LIFE
-        failed = code not in KILLED_CODES and time.monotonic() - child.started < limit
-        child.failed_starts = child.failed_starts + 1 if failed else 0
-        if code in child.spec.final_codes or child.failed_starts >= FAILED_STARTS:
+        failed = child.failed_starts.add_end(code, time.monotonic() - child.started, _last_words(child))
+        if code in child.spec.final_codes or child.failed_starts.are_too_many:
             if child.spec.listener is None:
                 raise _failure(child.spec, code, child.log_start)
             self._do_without(child)
@@ -205,7 +192,9 @@ def _size(log: Path) -> int:
 
 
 def _last_words(child: _Child) -> str:
-    """Return the error with which a process has ended; empty if its log has none."""
+    """Return the error with which a process has ended; empty if its log has none, or was deleted."""
+    if not child.spec.log.exists():
+        return ""
     with child.spec.log.open("rb") as log:
         log.seek(max(child.log_start, _size(child.spec.log) - _LAST_WORDS))
         return last_error(log.read().decode(errors="replace").strip())

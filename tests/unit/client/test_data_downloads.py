@@ -36,7 +36,7 @@ class Board:
     """Downloads with a coordinator that answers each request, a clock, and a link that can lose chunks."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, clients: tuple[int, ...] = (1,)) -> None:
-        self.now, self.free = 1000.0, 10**12
+        self.now, self.free, self.chunk = 1000.0, 10**12, CHUNK
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(module, "psutil", SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=self.free)))
         self.folder, self.clients = folder, clients
@@ -57,7 +57,7 @@ class Board:
         while self.requests and most:
             request = self.requests.pop(0)
             data = next(data for data in CONTENT.values() if digest(data) == request.digest)
-            headers = Blob(Path(), request.digest, len(data)).headers(CHUNK)
+            headers = Blob(Path(), request.digest, len(data)).headers(self.chunk)
             for header in headers[request.first : request.first + request.count][:most]:
                 part = data[header.offset : header.offset + header.length]
                 part = bytes(len(part)) if request.digest in self.damaged else part
@@ -95,6 +95,18 @@ def test_an_interrupted_download_continues(board: Board) -> None:
     assert board.answer() == 2
     assert board.sent == len(CONTENT["two"]) + len(CONTENT["public"]) + 3 * CHUNK
     assert sorted(path.suffix for path in board.folder.iterdir()) == [".safetensors"] * 2
+
+
+def test_chunks_of_another_size_continue_nothing(board: Board) -> None:
+    """Such as those of a coordinator that was restarted with another limit of its broker."""
+    board.answer(most=WINDOW)
+    board.chunk = 2 * CHUNK
+    board.start()
+    ended = board.answer()
+    board.now += FIRST_PAUSE
+    board.downloads.repair()
+    assert ended + board.answer() == 2  # each file once: none was damaged
+    assert board.downloads.has(1)
 
 
 def test_a_part_that_does_not_fit_any_more_is_replaced(board: Board) -> None:
@@ -166,8 +178,9 @@ def test_samples_of_other_runs_give_way_when_the_disk_is_short(board: Board, mon
     for age, path in enumerate(old):
         path.write_bytes(b"x" * 300)
         os.utime(path, (1000 + age, 1000 + age))
-    own = board.folder / f"{digest(CONTENT['two'])}.safetensors"
+    own, public = (board.folder / f"{digest(CONTENT[name])}.safetensors" for name in ("two", "public"))
     own.unlink()
+    os.utime(public, (900, 900))
 
     def measure(_: str) -> SimpleNamespace:
         return SimpleNamespace(free=DISK_RESERVE + 300 * sum(not path.exists() for path in old))
@@ -175,6 +188,7 @@ def test_samples_of_other_runs_give_way_when_the_disk_is_short(board: Board, mon
     monkeypatch.setattr(module, "psutil", SimpleNamespace(disk_usage=measure))
     board.start()
     assert [path.exists() for path in old] == [False, False, True]  # two of them make room for 405 bytes
+    assert public.exists()  # the oldest, but a file of this run
     assert board.answer() == 1
 
 

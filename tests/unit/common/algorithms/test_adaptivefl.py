@@ -178,6 +178,15 @@ def test_variants_of_figure_5_leave_rewards_out(selection: str, rewards: tuple[f
     np.testing.assert_allclose(tables(selection).probabilities("L", [0, 1]), expected)
 
 
+def test_a_board_that_no_member_fits_loses_all_its_rewards() -> None:
+    found = tables("both")
+    for _ in range(5):
+        found.update(0, 0, None)
+    assert found.resources.T.tolist() == [[0.0] * 5, [1.0, 1.0, 1.0, 1.0, 6.0]]
+    assert found.curiosity[:, 0].tolist() == [6.0, 1.0, 4.0]
+    assert found.probabilities("S", [0, 1]).tolist() == [0.0, 1.0]
+
+
 def test_only_the_largest_member_of_each_level_is_evaluated_however_many_there_are() -> None:
     groups = tuple(Group(f"fc{depth}", 10, depth) for depth in range(13))
     arrays = {

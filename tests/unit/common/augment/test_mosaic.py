@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedquilt_common.augment.mosaic import make_mosaic, move_boxes, read_with_mosaics
+from fedquilt_common.augment.mosaic import _fill, make_mosaic, move_boxes, read_with_mosaics
 from fedquilt_common.types import Examples
 
 SIDE = 32
@@ -77,6 +77,12 @@ def test_the_largest_boxes_stay() -> None:
     _, y = make_mosaic(np.zeros((4, 3, SIDE, SIDE), dtype=np.float32), boxes, np.random.default_rng(0))
     assert y.shape == (2, 5)
     assert (y[:, 0] == 0).all()
+
+
+def test_of_too_many_boxes_the_smallest_are_left_out() -> None:
+    boxes = np.array([[side, 0.5, 0.5, side / 10, 0.4] for side in (5, 1, 9, 2, 7)], dtype=np.float32)
+    assert _fill(boxes, 3)[:, 0].tolist() == [5, 9, 7]
+    assert _fill(boxes, 6)[:, 0].tolist() == [5, 1, 9, 2, 7, -1]
 
 
 def test_batches_by_seed() -> None:

@@ -66,6 +66,14 @@ def test_a_second_detection_of_an_object_is_wrong() -> None:
     assert hits.tolist() == [[True, False]]
 
 
+def test_of_two_objects_that_it_overlaps_equally_a_detection_takes_the_last() -> None:
+    """As pycocotools: the first one is then left for the next detection."""
+    first, last, between = ((x, 0.5, 0.25, 0.5) for x in (0.25, 0.5, 0.375))
+    assert overlaps(np.array([between]), np.array([first, last])).tolist() == [[1 / 3, 1 / 3]]
+    hits = match_boxes(np.array([between, first]), np.array([first, last]), np.array([0.3]))
+    assert hits.tolist() == [[True, True]]
+
+
 def test_suppression_keeps_the_best_of_a_class() -> None:
     near = (0.5, 0.5, 0.2, 0.19)
     found = select_boxes(np.array([[*near, 0.3, 0.0], [*BOX, 0.4, 0.0], [*near, 0.0, 0.2], [*FAR, 0.0005, 0.0]]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import struct
 import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,7 +25,14 @@ from fedquilt_common.errors import (
 )
 from fedquilt_common.partial_sums import exact_mean as exact_mean_module
 from fedquilt_common.partial_sums import partial_sum
-from fedquilt_common.partial_sums.digit_planes import count_most_bytes, deflate, encode_block
+from fedquilt_common.partial_sums.digit_planes import (
+    _BEYOND,
+    _LOWEST,
+    count_most_bytes,
+    decode_block,
+    deflate,
+    encode_block,
+)
 from fedquilt_common.partial_sums.exact_mean import GroupedReplies, exact_mean
 from fedquilt_common.partial_sums.members import SumMember, decode_members, encode_members, make_seal
 from fedquilt_common.partial_sums.partial_sum import PartialSum, write_partial_sum
@@ -248,6 +256,21 @@ def test_a_block_of_the_widest_sums_has_its_bytes(size: int) -> None:
     for value in (np.finfo(np.float64).max, np.finfo(np.float64).smallest_subnormal):
         total.add_products(np.full((1, size), value), np.ones(1))
     assert len(encode_block(total)) <= count_most_bytes(size)
+
+
+@pytest.mark.parametrize("length", [1, 99, 101])
+def test_a_deflated_plane_of_another_length_is_refused(length: int) -> None:
+    plane = deflate(bytes(range(1, length + 1)))
+    content = struct.pack("<hHBBI", 0, 1, 0, 2, len(plane)) + plane  # no sum is negative; one plane, deflated
+    with pytest.raises(PayloadError, match=r"has \d+ bytes instead of 100|has more than 100 bytes"):
+        decode_block(content, 100)
+
+
+@pytest.mark.parametrize(("low", "count"), [(_BEYOND - 1, 2), (_BEYOND, 1), (_LOWEST - 1, 1)])
+def test_planes_beyond_those_of_a_sum_are_refused(low: int, count: int) -> None:
+    with pytest.raises(PayloadError, match=f"a sum of {count} planes from {low} on is beyond what a sum can have"):
+        decode_block(struct.pack("<hH", low, count) + bytes(1 + count), 3)
+    decode_block(struct.pack("<hH", _BEYOND - 1, 1) + bytes(2), 3)  # the highest plane
 
 
 def forged_sum(value: float, tmp_path: Path) -> PartialSum:

@@ -1,4 +1,4 @@
-"""The layout of a state is compared without opening its files."""
+"""The layout of a state is compared without opening its files; its numbers must be finite in float32."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from fedquilt_common.types import Arrays, Precision
 from fedquilt_common.wire.codec import FileArrays, write_arrays
-from fedquilt_server.lab.array_checks import layout_problem
+from fedquilt_server.lab.array_checks import LARGEST, is_finite, layout_problem
 
 MODEL: Arrays = {"w": np.zeros((2, 3), np.float32), "steps": np.zeros((), np.int64)}
 
@@ -38,3 +38,9 @@ def test_a_file_with_another_shape(tmp_path: Path) -> None:
     assert "State.arrays['w'] is float32 of shape (2, 4), the model has float32 of shape (2, 3)" in layout_problem(
         wrong, [MODEL]
     )
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 2 * LARGEST, -2 * LARGEST])
+def test_one_number_beyond_float32_is_enough(value: float) -> None:
+    assert is_finite(np.array([-LARGEST, 0.0, LARGEST]))
+    assert not is_finite(np.array([0.0, value]))

@@ -187,6 +187,23 @@ class _Parameters:
     parameters = frozenset({"weight", "bias"})
 
 
+def test_a_round_that_asks_nobody_keeps_what_the_rounds_before_have_spent() -> None:
+    class Nobody:
+        def round(self, state: State, ctx: Any) -> Any:
+            yield from ()
+            return state
+
+    _, first = play(algorithm(), start(), 1)
+    steps = replace(algorithm(), inner=Nobody()).round(stored(first), context(2))  # type: ignore[arg-type]
+    with pytest.raises(StopIteration) as done:
+        next(steps)
+    _, third = play(algorithm(), stored(done.value.value), 3)
+    spent = third.report[REPORT]
+    expected = central_epsilon([NoisyRounds(spent["noise"], 4, CLIENTS, 2)], PRIVACY.delta)
+    assert spent["epsilon"] == pytest.approx(expected)
+    assert expected > 1.1 * first.report[REPORT]["epsilon"]
+
+
 def test_a_budget_that_becomes_too_small_ends_the_run() -> None:
     poor = PRIVACY.model_copy(update={"epsilon": 0.002, "delta": 1e-5})
     with pytest.raises(RunFailedError, match=r"round 1: .*choose a larger privacy\.epsilon"):

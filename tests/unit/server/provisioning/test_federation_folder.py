@@ -188,6 +188,28 @@ def test_a_certificate_that_the_record_does_not_know_is_not_flashed(
     assert cli.run(flash) == 0
 
 
+def test_a_certificate_that_a_killed_renewal_has_withdrawn_is_not_flashed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    serial = federation.provision("a", "jetson-nano").serial
+    flash = ["flash", "--board", "a", "--no-wheels", "--out", str(tmp_path / "a.tar"), "--folder", str(tmp_path / "f")]
+    assert renew_until_killed(federation, 4)  # the record is written, the new certificate is not
+    assert (
+        serial == certificate_serial(federation.board_folder("a") / "tls.crt") == federation.record.boards["a"].serial
+    )
+    assert cli.run(flash) == 8
+    assert "run `fedquilt provision a --renew`" in capsys.readouterr().err
+
+
+def test_the_list_of_withdrawn_certificates_is_valid_as_long_as_the_authority(tmp_path: Path) -> None:
+    """A broker rejects every client if its list has expired."""
+    federation = make_federation(tmp_path / "f", "lab", ["localhost"])
+    listed = x509.load_pem_x509_crl((federation.broker_folder / "revoked.crl").read_bytes())
+    authority = x509.load_pem_x509_certificate((federation.folder / "authority" / "ca.crt").read_bytes())
+    assert listed.next_update_utc == expiry(authority)
+
+
 def test_renewing_keeps_what_else_the_configuration_says(tmp_path: Path) -> None:
     """For example the private profile, and keys that the user added."""
     federation = make_federation(tmp_path / "f", "lab", ["localhost"])

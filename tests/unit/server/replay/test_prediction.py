@@ -35,11 +35,11 @@ TRAIN = {0: 1.0, 1: 2.0, 2: 4.0, 3: 8.0}
 SECONDS = LAG + 4.0 + GAP + 8.0 + REST
 
 
-def experiment(**participation: Any) -> Experiment:
+def experiment(link: dict[str, float] | None = None, **participation: Any) -> Experiment:
     return Experiment.model_validate({
         "name": "constructed", "rounds": 3, "data": {"set": "digits", "clients": 4}, "model": {"name": "mlp"},
         "algorithm": {"name": "fedavg"}, "participation": {"deadline": 1000.0, **participation},
-        "fleet": [{"kind": "a", "clients": 2}, {"kind": "b", "clients": 2}],
+        "fleet": [{"kind": kind, "clients": 2, "link": link} for kind in "ab"],
     })  # fmt: skip
 
 
@@ -139,6 +139,12 @@ def test_a_link_adds_the_time_of_its_bytes() -> None:
     assert slow.seconds == pytest.approx(SECONDS + 2 * (SIZE / 1000 + 0.5))
     one = what_if("link.a=rate=1000,latency=0.5")
     assert one.seconds == pytest.approx(SECONDS)  # agent b, without a link, is the last one
+
+
+def test_a_run_with_links_is_predicted_with_its_own_seconds() -> None:
+    with_links = recording(experiment(link={"rate": 2e4, "latency": 0.1}))
+    assert measure(with_links).lags[0, "a-0"][2] == pytest.approx((LAG - 2 * (SIZE / 2e4 + 0.1),))
+    assert make_forecast(with_links, [], 5, 0).same.seconds.median == pytest.approx(SECONDS)
 
 
 def test_other_widths_scale_training_and_bytes() -> None:

@@ -103,6 +103,16 @@ def test_a_damaged_journal_is_named_and_not_its_copy(kit: Kit) -> None:
         kit.replay()
 
 
+def test_an_algorithm_with_other_arrays_after_the_last_round_is_named(kit: Kit) -> None:
+    """Such as the moments of FedOpt, or the account of a privacy."""
+    with closing(Journal(kit.run / "journal.sqlite")) as journal:
+        last = journal.checkpoints()[-1]
+        journal.save(dataclasses.replace(last, extra="f" * len(last.arrays)))
+    report = kit.replay()
+    assert report.difference == f"the state after round {ROUNDS}: its extra have the digest  instead of {'f' * 12}"
+    assert [row.state_equal for row in report.rounds] == [True] * (ROUNDS - 1) + [False]
+
+
 def test_another_algorithm_gives_other_replies(kit: Kit) -> None:
     journal = Journal(kit.run / "journal.sqlite")
     text = journal.meta("experiment") or ""

@@ -14,6 +14,7 @@ from tests.support.recorded_runs import make_experiment, make_round, make_rounds
 
 from fedquilt_server.library.recorded_run import RecordedRun, name_runs, read_run
 from fedquilt_server.report.charts import MOST_POINTS, thin_out
+from fedquilt_server.report.group_tables import cost_table
 from fedquilt_server.report.groups import (
     CurvePoint,
     RunGroup,
@@ -97,6 +98,23 @@ def test_costs_of_a_curve_are_means_over_the_runs() -> None:
     slow = second.result.model_copy(update={"rounds": [make_round(n, 0.5, seconds=4.0) for n in (1, 2)]})
     group = only_group(first, RecordedRun(second.folder, "b", "finished", result=slow, settings=second.settings))
     assert [point.costs["seconds"] for point in average_curve(group, "accuracy")] == [3.0, 6.0]
+
+
+def test_a_curve_has_no_costs_that_only_some_runs_recorded() -> None:
+    runs = [make_run([0.5], 1), make_run([0.5], 2)]
+    for run, joules in zip(runs, (20.0, None), strict=True):
+        assert run.result is not None
+        run.result.rounds[:] = [make_round(1, 0.5, joules=joules)]
+    (point,) = average_curve(only_group(*runs), "accuracy")
+    assert point.costs == {"seconds": 2.0, "bytes": 3000.0, "joules": None}
+
+
+def test_the_time_per_round_is_that_of_each_runs_own_rounds() -> None:
+    """A run may end before its last round, such as one that has reached its budget."""
+    table = cost_table([RunGroup("fedavg", {}, (make_run([0.5] * 5, 1), make_run([0.5] * 10, 2)))])
+    (row,) = ({column.key: cell for column, cell in zip(table.columns, row, strict=True)} for row in table.rows)
+    assert (row["rounds"], row["seconds"]) == ("5/10", MeanDeviation(15.0, near(math.sqrt(50)), 2))
+    assert row["seconds_per_round"] == MeanDeviation(2.0, 0.0, 2)
 
 
 @pytest.mark.parametrize(

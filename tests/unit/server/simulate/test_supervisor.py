@@ -17,10 +17,11 @@ from tests.support.supervised import Stage, alive
 
 from fedquilt_common.errors import RunFailedError
 from fedquilt_common.process.forked import WORKER_NAME, ForkedProcess
+from fedquilt_server.simulate import failed_starts as failed_starts_module
 from fedquilt_server.simulate import supervisor as supervisor_module
 from fedquilt_server.simulate.child_process import ChildSpec, Role
+from fedquilt_server.simulate.failed_starts import FAILED_STARTS
 from fedquilt_server.simulate.process_specs import COORDINATOR_FINAL_CODES
-from fedquilt_server.simulate.supervisor import FAILED_STARTS
 
 SLEEP = "import time; time.sleep(600)"
 IGNORES_SIGTERM = (
@@ -104,7 +105,7 @@ def test_a_child_that_fails_at_once_each_time_is_given_up_with_the_end_of_its_lo
 
 
 def test_a_failure_after_a_long_life_starts_the_count_anew(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor_module, "SHORT_LIFE", 0.0)
+    monkeypatch.setattr(failed_starts_module, "SHORT_LIFE", 0.0)
     log = stage.start("pi", "agent", "print('started', flush=True); raise SystemExit(1)")
     stage.watch_until(lambda: log.read_text().count("started") > FAILED_STARTS + 1)
 
@@ -115,7 +116,7 @@ def test_a_failure_after_a_long_life_starts_the_count_anew(stage: Stage, monkeyp
 def test_the_same_error_again_and_again_is_given_up_after_a_longer_life(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, ending: str, *, is_final: bool
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "SHORT_LIFE", 0.0)
+    monkeypatch.setattr(failed_starts_module, "SHORT_LIFE", 0.0)
     log = stage.start("coordinator", "coordinator", f"import sys, time; print('started'); sys.exit(str({ending}))")
     many = lambda: log.read_text().count("started") > FAILED_STARTS + 1  # noqa: E731
     if is_final:

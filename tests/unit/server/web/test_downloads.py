@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from fedquilt_server.status.snapshot import Snapshot, StatusStore
 from fedquilt_server.web import connections as connections_module
 from fedquilt_server.web.access import Access
 from fedquilt_server.web.connections import SEND_BUFFER
-from fedquilt_server.web.downloads import BLOCK
+from fedquilt_server.web.downloads import BLOCK, _blocks
 from fedquilt_server.web.server import PageServer
 
 LARGE = 40 * (SEND_BUFFER + BLOCK)
@@ -130,6 +131,11 @@ def test_a_file_that_is_replaced_or_grows_is_not_mixed(web: httpx.Client, folder
         write_atomically(path, "b" * LARGE)
         read += blocks
     assert "".join(read) == "a" * LARGE
+
+
+def test_a_log_that_grows_is_sent_up_to_its_announced_size() -> None:
+    grown = io.BytesIO(b"a" * (BLOCK + 10) + b"b" * BLOCK)
+    assert b"".join(_blocks(grown, BLOCK + 10)) == b"a" * (BLOCK + 10)
 
 
 def test_an_algorithm_without_a_global_model_has_none_to_send(web: httpx.Client, recorder: Recorder) -> None:
