@@ -101,7 +101,7 @@ def apply_operation(name: str, magnitude: int, x: Images, rng: np.random.Generat
     if name in _BLENDS:
         return _BLENDS[name](x, 1 + sign * 0.9 * part, span)
     if (width := span[1] - span[0]) <= 0:
-        return x.copy()
+        return np.array(x)
     values = np.rint((x - span[0]) / width * _BYTES).clip(0, _BYTES).astype(np.int64)
     return (_ON_BYTES[name](values, magnitude) / _BYTES * width + span[0]).astype(x.dtype)
 
