@@ -122,7 +122,7 @@ def _values(row: RoundResult, metric: Metric) -> tuple[float | None, ...]:
 
 
 def split_seconds(row: RoundResult) -> dict[str, float]:
-    """Split the time of a round in which the coordinator ran. Waiting is the rest of it: for the slowest board, for the network."""
+    """Split a round's time while the coordinator ran. Waiting is the rest: for the slowest board, for the network."""
     evaluating = 0.0 if row.evaluated_afterwards else _finite(row.evaluate_seconds)
     busy = {
         "sending": max(0.0, _finite(row.sending_seconds)),
