@@ -28,6 +28,7 @@ from fedquilt_server.web.connections import MOST_CONNECTIONS
 from fedquilt_server.web.control import RequestControl, control_routes
 from fedquilt_server.web.downloads import download_routes
 from fedquilt_server.web.frames import FrameSource
+from fedquilt_server.web.head_requests import HeadRequests
 from fedquilt_server.web.headers import SecurityHeaders
 from fedquilt_server.web.hosts import HostCheck, HostNames
 from fedquilt_server.web.long_responses import LongResponses
@@ -102,6 +103,7 @@ def bare_app(title: str, description: str, hosts: Container[str] | None, access:
     app.add_middleware(HostCheck, allowed=HostNames() if hosts is None else hosts)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(PageCompression)
+    app.add_middleware(HeadRequests)  # the outermost one: it shows what the others make of GET
     app.mount(f"/static/{digest_files()}", LastingFiles(directory=FOLDER), name="lasting")
     app.mount("/static", StaticFiles(directory=FOLDER), name="static")
     return app
