@@ -35,6 +35,7 @@ from fedquilt_server.web.long_responses import LongResponses
 from fedquilt_server.web.metrics import create_registry
 from fedquilt_server.web.neighbours import neighbour_routes
 from fedquilt_server.web.open_run import OpenRun, RequestedRun, set_run
+from fedquilt_server.web.problem_pages import add_problem_pages
 from fedquilt_server.web.snapshot_stream import stream_snapshots
 from fedquilt_server.web.stream import BoundedEventStream, stream_updates
 
@@ -90,6 +91,7 @@ def create_app(
     app.include_router(_monitoring_routes(store))
     if access is not None and request_control is not None:
         app.include_router(control_routes(store, request_control))
+    add_problem_pages(app, in_library=False)
     return app
 
 

@@ -109,7 +109,7 @@ def test_the_newest_model_has_its_round_in_its_name(web: httpx.Client, recorder:
 
 def test_a_reader_that_has_the_model_does_not_get_it_again(web: httpx.Client, recorder: Recorder) -> None:
     digest = recorder.save(1, model(1.0))
-    for has in (f'"{digest}"', f'W/"{digest}"', f'"other", W/"a,b" ,"{digest}"', "*", " * "):
+    for has in (f'"{digest}"', f'W/"{digest}"', f'"other", W/"a,b" ,"{digest}"', "*"):
         response = web.get("/api/v1/model", headers={"If-None-Match": has})
         assert (response.status_code, response.content, response.headers["etag"]) == (304, b"", f'"{digest}"'), has
         assert "content-disposition" not in response.headers
