@@ -46,6 +46,13 @@ def test_the_forms_need_the_token_and_reach_the_coordinator(browser: Any, script
             store.update(phase="finished")
             page.get_by_role("button", name="Continue").click()
             visit.expect("control-answer", "the run is finished: it takes no requests")
+        else:
+            page.get_by_label("Board", exact=True).fill("nobody")
+            with page.expect_navigation():
+                page.get_by_role("button", name="Drop").click()
+            assert "there is no board 'nobody'" in page.get_by_role("main").inner_text()
+            page.get_by_role("link", name="Back to the run").click()
+            assert visit.test("control").is_visible()
         store.update(phase="finished")
         page.reload()
         assert visit.test("control").count() == 0

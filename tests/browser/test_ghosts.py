@@ -61,6 +61,18 @@ def test_the_best_run_is_drawn_behind_the_run(compared: Visit) -> None:
         assert violations(compared) == []
 
 
+def test_other_runs_have_the_names_of_their_folders(browser: Any, tmp_path: Path) -> None:
+    name = "it's <b>best"
+    history = [row(number) for number in range(1, 41)]
+    write_run(tmp_path / "now", rounds=history[:20], status="running")
+    write_run(tmp_path / name, rounds=history)
+    with visit_page(browser, running(), folder=tmp_path / "now") as visit:
+        sync_api.expect(visit.page.locator("#ghost-best option:checked")).to_contain_text(f"best of 1: {name} 95.93 %")
+        sync_api.expect(legend(visit, "value")).to_contain_text(f"Best: {name}")
+        visit.page.locator("#ghost-details summary").click()
+        sync_api.expect(visit.test("ghost-rows").locator("th")).to_have_text(["this run", name])
+
+
 def test_a_second_run_stays_through_updates_and_reloads(compared: Visit) -> None:
     compared.page.select_option("#ghost-second", SECOND)
     both = f"#charts[data-ghosts='{BEST} {SECOND}']"

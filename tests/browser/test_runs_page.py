@@ -94,7 +94,8 @@ def test_headings_sort(browser: Any, server: WebServer) -> None:
     with open_page(browser, server) as page:
         page.click("thead a:has-text('Best')")
         page.wait_for_url("**/?sort=-best")
-        assert shown(page)[0] == "fedprox-seed=1"
+        assert shown(page)[0] == "digits-algorithms/fedprox-seed=1"
+        assert page.get_by_role("link", name="digits-algorithms/fedprox-seed=1", exact=True).count() == 1
         sync_api.expect(page.locator("[aria-sort=descending]")).to_have_text("Best")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,10 +19,10 @@ from fedquilt_server.runs.journal import peek_meta
 from fedquilt_server.runs.result_files import read_result
 from fedquilt_server.runs.run_folder import is_in_use
 from fedquilt_server.status.results import Result, RoundResult
+from fedquilt_server.status.round_times import describe_away, measure_times
 from fedquilt_server.status.run_energy import EnergyEstimate, describe_coverage, describe_estimate
 from fedquilt_server.status.run_file_names import EXPERIMENT, JOURNAL, RESULT
 from fedquilt_server.status.scores import describe_tested
-from fedquilt_server.status.units import duration
 
 MOST_LEVELS: Final = 6
 """Levels of folders below the named one that are searched for runs."""
@@ -149,8 +148,8 @@ def read_run(folder: Path) -> RecordedRun:
         notes.append(f"{folder / EXPERIMENT} is that of another run: its seed is {seed}, and the run's {result.seed}")
     if tested := describe_tested(result.rounds):
         notes.append(f"the model was tested by {tested}")
-    if 0 < (away := sum(row.away_seconds for row in result.rounds)) < math.inf:
-        notes.append(f"the coordinator did not run in {duration(away)} of the rounds; tables leave this out")
+    if away := describe_away(measure_times(result.rounds).away):
+        notes.append(away)
     if boards := describe_coverage(result.rounds):
         notes.append(f"the energy is that of {boards}; the others report none")
     if estimate := describe_estimate(result.rounds):

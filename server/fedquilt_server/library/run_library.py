@@ -48,6 +48,11 @@ class LibraryRun:
     stamps: tuple[object, ...]
 
     @property
+    def parents(self) -> str:
+        """The folders before its last part, such as ``sweep/case/``; empty if it lies in the library's folder."""
+        return self.path[: self.path.rfind("/") + 1]
+
+    @property
     def leaf(self) -> str:
         """The last part of its path: what tells it from its neighbours."""
         return self.path.rpartition("/")[2].removeprefix(".") or self.id

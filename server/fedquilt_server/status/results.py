@@ -143,6 +143,11 @@ class RoundResult(BaseModel):
         return self.seconds - self.away_seconds
 
     @property
+    def running_overhead_seconds(self) -> float:
+        """``running_seconds`` without the training; 0 if the training took longer, because agents train on alone."""
+        return max(0.0, self.running_seconds - self.train_seconds)
+
+    @property
     def awaits_scores(self) -> bool:
         """Whether the round is durable, but its evaluation has not ended."""
         return self.evaluated_afterwards and not self.evaluate_seconds

@@ -12,12 +12,12 @@ from fedquilt_common.learning_tasks.metrics import Metric
 from fedquilt_common.terminal_text import printable
 from fedquilt_server.status.problems import worst_problem
 from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.round_times import measure_times
 from fedquilt_server.status.scores import (
     Score,
     best_score,
     choose_metric,
     measured_scores,
-    median_or_none,
     second_metrics,
     seconds_left,
 )
@@ -60,7 +60,7 @@ def digest_history(history: Sequence[RoundResult]) -> HistoryDigest:
     """Return the digest of the finished rounds."""
     if not history:
         return HistoryDigest()
-    seconds = median_or_none(row.seconds for row in history[-LATEST:])
+    seconds = measure_times(history[-LATEST:]).median
     return HistoryDigest(history[-1], seconds, score_parts(history), _traffic_parts(history))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from statistics import median
 
 from fedquilt_common.learning_tasks.metrics import ACCURACY, LOCAL_METRICS, MAIN_METRICS, SECOND_METRICS, Metric
 from fedquilt_common.plurals import plural
@@ -83,24 +82,12 @@ def _describe_test(rows: Sequence[RoundResult]) -> str:
     return "the global model on samples that the clients keep"
 
 
-def median_or_none(values: Iterable[float]) -> float | None:
-    """Return the median; None without a value."""
-    numbers = list(values)
-    return median(numbers) if numbers else None
-
-
-def training_share(rows: Sequence[RoundResult]) -> float | None:
-    """Return the share of the rounds' time that was spent on training; None without time."""
-    whole = sum(row.seconds for row in rows)
-    return sum(row.train_seconds for row in rows) / whole if whole else None
-
-
 def seconds_left(snapshot: Snapshot, seconds: float | None) -> float | None:
     """Estimate the time until the end of the run; None while it waits for boards or for a person.
 
     Args:
         snapshot: its history and budget show how many rounds are left.
-        seconds: median time per round; None if it is not known.
+        seconds: median time per round while the coordinator runs; None if it is not known.
     """
     if seconds is None or snapshot.phase in ENDED or snapshot.phase == "waiting":
         return None

@@ -15,6 +15,7 @@ from fedquilt_common.terminal import make_console
 from fedquilt_common.terminal_text import printable
 from fedquilt_server.status.privacy_text import describe_central, describe_declined, describe_privacy
 from fedquilt_server.status.results import Result, RoundResult
+from fedquilt_server.status.round_times import measure_times
 from fedquilt_server.status.run_lines import show_loss, show_score
 from fedquilt_server.status.scores import (
     Score,
@@ -22,9 +23,7 @@ from fedquilt_server.status.scores import (
     choose_metric,
     describe_tested,
     measured_scores,
-    median_or_none,
     second_metrics,
-    training_share,
 )
 from fedquilt_server.status.units import duration, is_number, percent, traffic
 
@@ -113,12 +112,10 @@ def _value(score: Score) -> float:
 
 
 def _times(rows: Sequence[RoundResult]) -> str:
-    whole = sum(row.seconds for row in rows)
-    a_round = median_or_none(row.seconds for row in rows)
-    training = percent(training_share(rows), 0)
-    away = sum(row.away_seconds for row in rows)
-    parts = f"{training} of it training{f', {duration(away)} of it without the coordinator' if away else ''}"
-    return f"{len(rows)} in {duration(whole)}, {parts} (median round {duration(a_round)})"
+    times = measure_times(rows)
+    away = f", and {duration(times.away)} without the coordinator" if times.away else ""
+    training = f"{percent(times.training_share, 0)} of it training"
+    return f"{len(rows)} in {duration(times.total)}, {training} (median round {duration(times.median)}){away}"
 
 
 def _traffic(rows: Sequence[RoundResult]) -> Iterator[tuple[str, str]]:

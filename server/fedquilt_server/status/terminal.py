@@ -166,7 +166,7 @@ class ProgressLines:
 
 def describe_round(row: RoundResult, rounds: int) -> str:
     """Return a finished round as one line."""
-    return f"round {row.round}/{rounds}: {_score(row)}, {row.seconds:.2f} s"
+    return f"round {row.round}/{rounds}: {_score(row)}, {row.running_seconds:.2f} s"
 
 
 def _score(row: RoundResult) -> str:

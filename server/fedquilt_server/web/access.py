@@ -6,6 +6,7 @@ can use. Programs send it as a bearer token.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import os
 import secrets
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE: Final = "FEDQUILT_PAGE_TOKEN"  # noqa: S105 - a name
 SHORTEST_TOKEN: Final = 16
-COOKIE: Final = "fedquilt-token"
 
 
 class PageTokenError(FedquiltError):
@@ -45,9 +45,14 @@ class Access:
     token: str
     reads_need_token: bool = False
 
+    @property
+    def cookie(self) -> str:
+        """The name of the page's cookie. Browsers share cookies between ports, so each token has a name of its own."""
+        return f"fedquilt-token-{hashlib.sha256(f'fedquilt page {self.token}'.encode()).hexdigest()[:16]}"
+
     def allows(self, connection: HTTPConnection) -> bool:
         """Whether a request carries the token, in its cookie or as a bearer token."""
-        return self._is_token(connection.cookies.get(COOKIE, "")) or self.has_bearer(connection)
+        return self._is_token(connection.cookies.get(self.cookie, "")) or self.has_bearer(connection)
 
     def has_bearer(self, connection: HTTPConnection) -> bool:
         """Whether a request carries the token as a bearer token, which no other site can make a browser send."""

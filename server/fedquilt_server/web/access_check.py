@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedquilt_server.runs.page_address import TOKEN_FILE
-from fedquilt_server.web.access import COOKIE, TOKEN_VARIABLE, Access
+from fedquilt_server.web.access import TOKEN_VARIABLE, Access
 
 _OPEN_PATHS: Final = ("/healthz", "/static/")
 """Paths that need no token: they show nothing of the run."""
@@ -51,7 +51,7 @@ class AccessCheck:
         if not hmac.compare_digest(given.encode(), self._access.token.encode()):
             return _refusal()
         response = RedirectResponse("/", 303)
-        response.set_cookie(COOKIE, self._access.token, httponly=True, samesite="strict", path="/")
+        response.set_cookie(self._access.cookie, self._access.token, httponly=True, samesite="strict", path="/")
         return response
 
 

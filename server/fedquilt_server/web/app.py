@@ -28,12 +28,14 @@ from fedquilt_server.web.connections import MOST_CONNECTIONS
 from fedquilt_server.web.control import RequestControl, control_routes
 from fedquilt_server.web.downloads import download_routes
 from fedquilt_server.web.frames import FrameSource
+from fedquilt_server.web.head_requests import HeadRequests
 from fedquilt_server.web.headers import SecurityHeaders
 from fedquilt_server.web.hosts import HostCheck, HostNames
 from fedquilt_server.web.long_responses import LongResponses
 from fedquilt_server.web.metrics import create_registry
 from fedquilt_server.web.neighbours import neighbour_routes
 from fedquilt_server.web.open_run import OpenRun, RequestedRun, set_run
+from fedquilt_server.web.problem_pages import add_problem_pages
 from fedquilt_server.web.snapshot_stream import stream_snapshots
 from fedquilt_server.web.stream import BoundedEventStream, stream_updates
 
@@ -89,6 +91,7 @@ def create_app(
     app.include_router(_monitoring_routes(store))
     if access is not None and request_control is not None:
         app.include_router(control_routes(store, request_control))
+    add_problem_pages(app, in_library=False)
     return app
 
 
@@ -102,6 +105,7 @@ def bare_app(title: str, description: str, hosts: Container[str] | None, access:
     app.add_middleware(HostCheck, allowed=HostNames() if hosts is None else hosts)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(PageCompression)
+    app.add_middleware(HeadRequests)  # the outermost one: it shows what the others make of GET
     app.mount(f"/static/{digest_files()}", LastingFiles(directory=FOLDER), name="lasting")
     app.mount("/static", StaticFiles(directory=FOLDER), name="static")
     return app

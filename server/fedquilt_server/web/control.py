@@ -7,6 +7,7 @@ from typing import Annotated
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -77,7 +78,7 @@ async def _read_form(request: Request) -> ControlBody:
     try:
         return ControlBody.model_validate(fields)
     except ValidationError as error:
-        raise HTTPException(422, error.errors(include_url=False, include_input=False)) from None
+        raise RequestValidationError(error.errors()) from None
 
 
 def _check(store: StatusStore, body: ControlBody) -> ControlRequest:

@@ -122,7 +122,7 @@ def _values(row: RoundResult, metric: Metric) -> tuple[float | None, ...]:
 
 
 def split_seconds(row: RoundResult) -> dict[str, float]:
-    """Split a round's time. Waiting is the rest: for the slowest board, for the network, for a restart."""
+    """Split a round's time while the coordinator ran. Waiting is the rest: for the slowest board, for the network."""
     evaluating = 0.0 if row.evaluated_afterwards else _finite(row.evaluate_seconds)
     busy = {
         "sending": max(0.0, _finite(row.sending_seconds)),
@@ -130,7 +130,7 @@ def split_seconds(row: RoundResult) -> dict[str, float]:
         "waiting": 0.0,
         "averaging": max(0.0, _finite(row.averaging_seconds) + evaluating),
     }
-    return {**busy, "waiting": max(0.0, _finite(row.seconds) - sum(busy.values()))}
+    return {**busy, "waiting": max(0.0, _finite(row.running_seconds) - sum(busy.values()))}
 
 
 def _finite(value: float) -> float:

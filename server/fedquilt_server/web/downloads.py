@@ -6,9 +6,9 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Annotated, Any, BinaryIO, Final
 
-from fastapi import APIRouter, HTTPException, Response
+from fastapi import APIRouter, Header, HTTPException, Response
 from pydantic import BaseModel, Field
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -17,6 +17,7 @@ from fedquilt_common.errors import FedquiltError
 from fedquilt_server.runs.open_files import open_model, open_regular
 from fedquilt_server.status.results import Result
 from fedquilt_server.status.run_file_names import RESULT, RunFile
+from fedquilt_server.web.conditional import has_current
 from fedquilt_server.web.long_responses import LongResponses
 from fedquilt_server.web.open_run import OpenRun, RequestedRun
 
@@ -32,6 +33,7 @@ class MissingReason(BaseModel):
     detail: str = Field(description="why it is missing, and what to do")
 
 
+IfNoneMatch = Annotated[list[str], Header(default_factory=list, description="Entity tags of what the reader has.")]
 _BUSY: Final[dict[int | str, dict[str, Any]]] = {
     404: {"model": MissingReason, "description": "The run does not have it, or not yet."},
     503: {"description": "Too many pages and downloads are open."},
@@ -42,6 +44,9 @@ def _kinds_of(*kinds: str) -> dict[int | str, dict[str, Any]]:
     """Return the responses of a download for the schema."""
     content = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in kinds}
     return {**_BUSY, 200: {"content": content, "description": "The file, as an attachment."}}
+
+
+_MODEL_RESPONSES: Final = {**_kinds_of(_MODEL), 304: {"description": "The reader has this model."}}
 
 
 def download_routes(bound: LongResponses) -> APIRouter:
@@ -58,18 +63,23 @@ def download_routes(bound: LongResponses) -> APIRouter:
         """Send `result.json`: all finished rounds, and how the run ended. It may lack the latest rounds."""
         return FileDownload(_open(_folder_of(run) / RESULT), RESULT, _KINDS[".json"], bound)
 
-    @router.get("/model", response_class=Response, responses=_kinds_of(_MODEL), summary="The newest global model")
-    def model(run: RequestedRun) -> Response:
+    @router.get("/model", response_class=Response, responses=_MODEL_RESPONSES, summary="The newest global model")
+    def model(run: RequestedRun, if_none_match: IfNoneMatch) -> Response:
         """Send the global model of the last finished round as safetensors, with floats in fp32.
 
-        The header `ETag` is its SHA-256, as `global_sha256` in `result.json`. Personal models stay on the boards.
+        The header `ETag` is its SHA-256, as `global_sha256` in `result.json`. With `If-None-Match` the response to a
+        reader that has this model is status 304 without the model. Personal models stay on the boards.
         """
         try:
             found = open_model(_folder_of(run))
         except FedquiltError as error:
             raise HTTPException(404, str(error)) from error
         name = f"{_plain(run.store.current.name) or 'model'}-round-{found.round}.safetensors"
-        return FileDownload(found.file, name, _MODEL, bound, {"etag": f'"{found.sha256}"'})
+        headers = {"etag": f'"{found.sha256}"'}
+        if has_current(if_none_match, found.sha256):
+            found.file.close()
+            return Response(status_code=304, headers=headers)
+        return FileDownload(found.file, name, _MODEL, bound, headers)
 
     @router.get(
         "/files/{name}", response_class=Response, responses=_kinds_of(*_KINDS.values()), summary="A file of the run"

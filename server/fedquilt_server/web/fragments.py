@@ -72,6 +72,7 @@ class Renderer:
             "summary": summary,
             "waits": describe_waiting(snapshot),
             "problems": list_problems(snapshot),
+            "notes": view.list_notes(snapshot, summary.results),
             "privacy": view_privacy(snapshot),
             "most_spent": most_spent(snapshot.privacy),
             "missing": missing[:MISSING_SHOWN],

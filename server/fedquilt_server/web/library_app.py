@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Query, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field
-from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_server.library.run_library import LibraryRun, RunLibrary
@@ -22,6 +21,7 @@ from fedquilt_server.web.long_responses import LongResponses
 from fedquilt_server.web.neighbours import neighbour_routes
 from fedquilt_server.web.open_run import set_run
 from fedquilt_server.web.open_runs import OpenRuns
+from fedquilt_server.web.problem_pages import add_problem_pages
 from fedquilt_server.web.run_comparison import MOST_COMPARED, RunComparison, RunsSideBySide
 from fedquilt_server.web.run_table import RunQuery, select_runs
 from fedquilt_server.web.runs_api import list_runs, runs_routes
@@ -83,7 +83,7 @@ def create_library_app(
     own = [page_routes(streams), stream_routes(streams), api_routes(), download_routes(streams)]
     for router in (*own, neighbour_routes(library)):
         app.include_router(router, prefix="/runs/{run_id}", dependencies=[Depends(choose_run)], responses=_NO_RUN)
-    app.add_exception_handler(StarletteHTTPException, _error_page(view))
+    add_problem_pages(app, in_library=True)
     return app
 
 
@@ -125,19 +125,6 @@ def _comparison_routes(library: RunLibrary, view: LibraryRenderer) -> APIRouter:
         return Response(found.as_data().model_dump_json(), media_type="application/json")
 
     return router
-
-
-def _error_page(view: LibraryRenderer) -> Callable[[Request, Exception], Response]:
-    """Return a handler that shows a reader what is wrong; programs get it as JSON, as from FastAPI itself."""
-
-    def handle(request: Request, error: Exception) -> Response:
-        assert isinstance(error, StarletteHTTPException)  # noqa: S101 - the type that it is registered for
-        is_program = "/api/" in request.url.path or "text/html" not in request.headers.get("accept", "")
-        if is_program:
-            return JSONResponse({"detail": error.detail}, error.status_code, error.headers)
-        return HTMLResponse(view.problem(error.status_code, str(error.detail), request.url.path), error.status_code)
-
-    return handle
 
 
 def choose_runs(runs: Sequence[LibraryRun], ids: Sequence[str]) -> list[LibraryRun]:

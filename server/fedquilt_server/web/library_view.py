@@ -1,17 +1,14 @@
-"""Renders the pages of a folder of runs: the list, a comparison, and what is wrong with a request."""
+"""Renders the pages of a folder of runs: the list and a comparison."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from fedquilt_common.terminal_text import printable
 from fedquilt_server.library.scales import score_text
 from fedquilt_server.web.fragments import create_environment
 from fedquilt_server.web.run_comparison import MOST_COMPARED, RunsSideBySide
 from fedquilt_server.web.run_table import COLUMNS, NUMBERS, SHOWN, STATUSES, RunPage
-
-TITLES: Final = {404: "There is nothing here", 503: "The runs cannot be read"}
 
 
 class LibraryRenderer:
@@ -47,8 +44,3 @@ class LibraryRenderer:
             known=any(run.settings is not None for run in side.comparison.runs),
             notes=side.comparison.notes,
         )
-
-    def problem(self, status: int, reason: str, path: str) -> str:
-        """Render what is wrong with a request for a path."""
-        title, root = TITLES.get(status, "This does not work"), "../" * (path.count("/") - 1)
-        return self._env.get_template("problem.html").render(title=title, reason=reason, root=root)

@@ -30,6 +30,7 @@ class NeighbourRun(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     id: str = Field(description="its place below the folder in which both are")
+    label: str = Field(description="its path below that folder, for people; control characters are replaced")
     own: bool = Field(description="whether it is the run of this page")
     comparable: bool = Field(description="whether it has rounds, and the data set and the score of this page's run")
     algorithm: str | None
@@ -128,7 +129,7 @@ def list_neighbours(runs: Sequence[LibraryRun], folder: Path | None) -> Iterator
     own = next((run for run in runs if run.folder == folder), None)
     for run in runs:
         known = run.row.model_dump(include=set(NeighbourRun.model_fields))
-        yield NeighbourRun(id=run.id, own=run is own, comparable=_is_comparable(run, own), **known)
+        yield NeighbourRun(id=run.id, label=run.path, own=run is own, comparable=_is_comparable(run, own), **known)
 
 
 def _is_comparable(run: LibraryRun, own: LibraryRun | None) -> bool:

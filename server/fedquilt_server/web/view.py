@@ -12,16 +12,15 @@ from fedquilt_server.library.quantities import total
 from fedquilt_server.status.problems import SEVERITY, board_health, natural_key
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.round_times import RoundTimes, describe_away, measure_times, median_or_none
 from fedquilt_server.status.run_energy import describe_energy
 from fedquilt_server.status.scores import (
     Score,
     best_score,
     choose_metric,
     measured_scores,
-    median_or_none,
     second_metrics,
     seconds_left,
-    training_share,
 )
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot
 from fedquilt_server.status.units import DASH, duration
@@ -39,7 +38,11 @@ class OtherScore:
 
 @dataclass(frozen=True)
 class ResultSummary:
-    """What the tiles show of the finished rounds. None means that a value is not known yet."""
+    """What the tiles show of the finished rounds. None means that a value is not known yet.
+
+    Attributes:
+        bytes_both: median bytes of a round, both ways; ``bytes_down`` and ``bytes_up`` are the medians of one way.
+    """
 
     metric: Metric
     title: str
@@ -50,9 +53,8 @@ class ResultSummary:
     others: tuple[OtherScore, ...]
     loss: Score | None
     lowest: Score | None
-    seconds: float | None
-    total_seconds: float
-    train_share: float | None
+    times: RoundTimes
+    bytes_both: float | None
     bytes_down: float | None
     bytes_up: float | None
     total_down: int
@@ -86,7 +88,7 @@ def summarise(snapshot: Snapshot, results: ResultSummary) -> Summary:
     boards = snapshot.boards
     return Summary(
         results=results,
-        seconds_left=seconds_left(snapshot, results.seconds),
+        seconds_left=seconds_left(snapshot, results.times.median),
         connected=sum(board.online for board in boards),
         boards=len(boards),
         clients=_count_clients(boards),
@@ -120,9 +122,8 @@ def summarise_results(history: Sequence[RoundResult]) -> ResultSummary:
         others=tuple(_other_scores(history)),
         loss=losses[-1] if losses else None,
         lowest=best_score(losses, LOSS),
-        seconds=median_or_none(row.seconds for row in history),
-        total_seconds=sum(row.seconds for row in history),
-        train_share=training_share(history),
+        times=measure_times(history),
+        bytes_both=median_or_none(row.bytes_down + row.bytes_up for row in history),
         bytes_down=median_or_none(row.bytes_down for row in history),
         bytes_up=median_or_none(row.bytes_up for row in history),
         total_down=sum(row.bytes_down for row in history),
@@ -173,6 +174,12 @@ def round_columns(history: Sequence[RoundResult], metric: Metric) -> RoundColumn
         parted=any(row.trained for row in latest),
         labelled=any(row.label_bytes_up is not None for row in latest),
     )
+
+
+def list_notes(snapshot: Snapshot, results: ResultSummary) -> list[str]:
+    """Return the snapshot's notes, and for how long no coordinator ran: a run in progress has no note of it."""
+    away = describe_away(results.times.away)
+    return [*snapshot.notes, away] if away and away not in snapshot.notes else snapshot.notes
 
 
 REPLIES_SHOWN = 200

@@ -20,11 +20,13 @@ let changed = () => {};
 
 const shorten = (name) => (name.length > NAME_SHOWN ? `${name.slice(0, NAME_SHOWN - 1)}…` : name);
 
+const nameOf = (id) => runs.find((one) => one.id === id)?.label ?? id;
+
 // The ghosts that have come, with the same score as this run.
 export function ghosts() {
   return Object.entries(SLOTS).flatMap(([slot, { dash, word }]) => {
     const points = loaded.get(chosen[slot]);
-    return points && points.measure === own.measure ? [{ id: chosen[slot], label: `${word}: ${shorten(chosen[slot])}`, dash, points }] : [];
+    return points && points.measure === own.measure ? [{ id: chosen[slot], name: nameOf(chosen[slot]), label: `${word}: ${shorten(nameOf(chosen[slot]))}`, dash, points }] : [];
   });
 }
 
@@ -54,7 +56,7 @@ const scored = (one) => (one.best === null ? "no score" : specs().value.show(one
 const option = (value, text) => element("option", text, { value });
 
 function describeRun(one) {
-  return `${one.id} ${scored(one)}${one.status === "finished" ? "" : `, ${one.status}`}`;
+  return `${one.label} ${scored(one)}${one.status === "finished" ? "" : `, ${one.status}`}`;
 }
 
 function fill(slot, options) {
@@ -103,18 +105,18 @@ const latest = (column) => column.findLast((v) => v !== null) ?? null;
 const lowest = (column) => column.reduce((low, v) => (v === null || (low !== null && low <= v) ? low : v), null);
 const text = (v, show) => (v === null ? "–" : show(v));
 
-function tableRow(name, points) {
+function tableRow(key, name, points) {
   const { value, loss } = specs();
   const highest = points.value.reduce((top, v) => (v === null || (top !== null && top >= v) ? top : v), null);
   const cells = [String(latest(points.round) ?? 0), text(latest(points.value), value.show), text(highest, value.show), text(latest(points.loss), loss.show), text(lowest(points.loss), loss.show)];
-  const row = element("tr", "", { "data-key": name });
+  const row = element("tr", "", { "data-key": key });
   row.append(element("th", name, { scope: "row" }), ...cells.map((cell) => element("td", cell, { class: "n" })));
   return row;
 }
 
 export function fillGhostTable(points) {
   if (!byId("ghost-details")?.open) return;
-  renew(byId("ghost-rows"), [tableRow("this run", points), ...ghosts().map((one) => tableRow(one.id, one.points))]);
+  renew(byId("ghost-rows"), [tableRow("this run", "this run", points), ...ghosts().map((one) => tableRow(one.id, one.name, one.points))]);
 }
 
 // --- start ----------------------------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def test_a_reply_with_the_loss_of_a_run_that_diverges_is_a_reply(tmp_path: Path)
 def test_the_time_without_the_coordinator_is_a_note(tmp_path: Path) -> None:
     rounds = [make_round(1, 0.5, seconds=70.0, away_seconds=50.0), make_round(2, 0.6)]
     run = read_run(write_run(tmp_path / "a", rounds=rounds))
-    assert run.notes == ("the coordinator did not run in 50.0 s of the rounds; tables leave this out",)
+    assert run.notes == ("the coordinator did not run in 50.0 s of the rounds; the times leave this out",)
     assert total_cost(run, "seconds") == 22.0
 
 

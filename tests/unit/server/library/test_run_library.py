@@ -44,16 +44,16 @@ def test_different_folders_have_different_identifiers(tmp_path: Path) -> None:
 def test_a_run_folder_itself_is_a_library_of_one(tmp_path: Path) -> None:
     write_run(tmp_path / "digits")
     (one,) = RunLibrary(tmp_path / "digits").list()
-    assert (one.id, one.leaf) == ("digits", "digits")
+    assert (one.id, one.parents, one.leaf) == ("digits", "", "digits")
 
 
 def test_runs_of_the_same_name_are_two_runs(tmp_path: Path) -> None:
     for place in ("a", "b"):
         write_run(tmp_path / place / "digits", seed=ord(place))
     runs = RunLibrary(tmp_path).list()
-    assert [(run.id, run.row.name, run.leaf, run.row.seed) for run in runs] == [
-        ("a~digits", "digits", "digits", 97),
-        ("b~digits", "digits", "digits", 98),
+    assert [(run.id, run.row.name, run.parents, run.leaf, run.row.seed) for run in runs] == [
+        ("a~digits", "digits", "a/", "digits", 97),
+        ("b~digits", "digits", "b/", "digits", 98),
     ]
 
 

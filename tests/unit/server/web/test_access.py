@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import queue
 import stat
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from fedquilt_server.web.access import SHORTEST_TOKEN, TOKEN_VARIABLE, Access, P
 from fedquilt_server.web.server import PageServer
 
 TOKEN = "a-token-of-some-length"  # noqa: S105
+OTHER_TOKEN = "another-token-of-some-length"  # noqa: S105
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 Requests = queue.SimpleQueue[ControlRequest]
 
@@ -29,10 +31,12 @@ def page() -> Iterator[MakePage]:
     """Make a page, and a visitor who keeps cookies."""
     with ExitStack() as opened:
 
-        def make(*, reads_need_token: bool = False, **snapshot: object) -> tuple[httpx.Client, Requests]:
+        def make(
+            *, reads_need_token: bool = False, token: str = TOKEN, **snapshot: object
+        ) -> tuple[httpx.Client, Requests]:
             store = StatusStore(Snapshot.model_validate({"boards": [BoardStatus(agent="pi")], **snapshot}))
             requests: Requests = queue.SimpleQueue()
-            access = Access(TOKEN, reads_need_token)
+            access = Access(token, reads_need_token)
             server = opened.enter_context(PageServer(store, access=access, request_control=requests.put))
             return opened.enter_context(httpx.Client(base_url=server.url, timeout=60)), requests
 
@@ -62,6 +66,27 @@ def test_beyond_this_machine_reading_needs_it_too_but_for_the_health_check(page:
     assert "HttpOnly" in welcome.headers["set-cookie"]
     assert "SameSite=strict" in welcome.headers["set-cookie"]
     assert client.get("/api/status").status_code == 200  # with the cookie
+
+
+def test_a_second_page_on_the_same_machine_does_not_log_the_first_one_out(page: MakePage) -> None:
+    first, _ = page(reads_need_token=True)
+    second, _ = page(reads_need_token=True, token=OTHER_TOKEN)
+    browser = httpx.Cookies()  # cookies know hosts, not ports
+    for client, token in ((first, TOKEN), (second, OTHER_TOKEN)):
+        client.cookies = browser
+        assert client.get(f"/?token={token}").status_code == 303
+        browser = client.cookies
+    for client in (first, second):
+        client.cookies = browser
+        assert client.get("/api/v1/snapshot").status_code == 200
+
+
+def test_the_name_of_the_cookie_depends_on_the_token_and_no_other_name_is_accepted(page: MakePage) -> None:
+    client, _ = page(reads_need_token=True)
+    digest = hashlib.sha256(b"fedquilt page " + TOKEN.encode()).hexdigest()[:16]
+    for name, code in (("fedquilt-token", 401), (f"fedquilt-token-{digest}", 200)):
+        client.cookies = httpx.Cookies({name: TOKEN})
+        assert client.get("/api/v1/snapshot").status_code == code, name
 
 
 @pytest.mark.parametrize(

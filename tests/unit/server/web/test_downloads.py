@@ -108,6 +108,20 @@ def test_the_newest_model_has_its_round_in_its_name(web: httpx.Client, recorder:
     assert FileArrays(tmp_path / "model")["w"].tolist() == [2.0] * 4
 
 
+def test_a_reader_that_has_the_model_does_not_get_it_again(web: httpx.Client, recorder: Recorder) -> None:
+    digest = recorder.save(1, model(1.0))
+    for has in (f'"{digest}"', f'W/"{digest}"', f'"other", W/"a,b" ,"{digest}"', "*"):
+        response = web.get("/api/v1/model", headers={"If-None-Match": has})
+        assert (response.status_code, response.content, response.headers["etag"]) == (304, b"", f'"{digest}"'), has
+        assert "content-disposition" not in response.headers
+    two = web.get("/api/v1/model", headers=[("If-None-Match", '"other"'), ("If-None-Match", f'"{digest}"')])
+    assert two.status_code == 304
+    for other in ("", '"other"', digest, f'"{digest}x"', f'"{digest[:-1]}"', '"*"'):
+        assert web.get("/api/v1/model", headers={"If-None-Match": other}).status_code == 200, other
+    recorder.save(2, model(2.0))
+    assert web.get("/api/v1/model", headers={"If-None-Match": f'"{digest}"'}).status_code == 200
+
+
 def test_a_download_goes_on_with_the_model_with_which_it_began(web: httpx.Client, recorder: Recorder) -> None:
     digest = recorder.save(1, model(1.0, LARGE // 4))
     with web.stream("GET", "/api/v1/model") as response:

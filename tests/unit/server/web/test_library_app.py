@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +69,18 @@ def test_the_list_escapes_every_text(web: httpx.Client) -> None:
     assert "<script>window" not in text
     assert "&lt;script&gt;window" in text
     assert 'data-status="damaged"' in text
+
+
+def test_the_list_names_runs_of_two_sweeps_by_their_folders(tmp_path: Path) -> None:
+    deep = "x" * 130
+    for place in ("a", "b/c", deep):
+        write_run(tmp_path / place / "seed=1")
+    write_run(tmp_path / "alone")
+    with serve(tmp_path) as server:
+        text = httpx.get(server.url + "?sort=name").text
+    links = re.findall(r'<a href="runs/[^"]+" title="[^"]+">(.+?)</a>', text)
+    names = [re.sub("<[^>]*>", "", link) for link in links]
+    assert names == ["a/seed=1", "alone", "b/c/seed=1", f"…{deep[-119:]}/seed=1"]
 
 
 def test_the_list_is_searched_and_sorted_without_scripts(web: httpx.Client) -> None:

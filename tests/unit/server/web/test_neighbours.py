@@ -13,10 +13,12 @@ from tests.support.recorded_runs import make_rounds, write_run
 
 from fedquilt_common.learning_tasks.metrics import ACCURACY, Metric
 from fedquilt_server.library import run_library
+from fedquilt_server.library.run_library import RunLibrary
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import StatusStore
 from fedquilt_server.web import neighbours as neighbours_module
 from fedquilt_server.web.curves import COLUMNS, Curves, make_curves
+from fedquilt_server.web.neighbours import list_neighbours
 from fedquilt_server.web.server import PageServer
 
 OpenPage = Callable[[Path], httpx.Client]
@@ -74,6 +76,15 @@ def test_a_run_that_does_not_exist_yet_has_no_neighbours_to_compare(open_page: O
     assert {name: one["comparable"] for name, one in listed(web).items()} == {"alike": False}
     write_run(tmp_path / "now", ())
     assert listed(web)["alike"]["comparable"]
+
+
+def test_each_run_has_a_label_for_people(open_page: OpenPage, tmp_path: Path) -> None:
+    own, name = write_run(tmp_path / "now"), "priv'\"; DROP &amp;"
+    write_run(tmp_path / name)
+    assert [one["label"] for one in open_page(own).get("/api/v1/runs").json()] == ["now", name]
+    write_run(tmp_path / "g" / "avg-3")
+    nested = list_neighbours(RunLibrary(tmp_path).list(), own)
+    assert {one.id: one.label for one in nested}["g~avg-3"] == "g/avg-3"
 
 
 def test_only_the_folder_of_the_run_is_searched(open_page: OpenPage, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def summary_of(*rows: RoundResult, **known: Any) -> view.Summary:
 def test_summary_of_nothing() -> None:
     empty = summary_of()
     results = empty.results
-    assert (results.latest, results.best, results.loss, results.seconds, empty.seconds_left) == (None,) * 5
+    assert (results.latest, results.best, results.loss, results.times.median, empty.seconds_left) == (None,) * 5
     assert (empty.has_energy, results.joules, empty.connected, empty.states) == (False, None, 0, {})
 
 
@@ -125,9 +125,16 @@ def test_summary() -> None:
     got = summary.results
     assert got.latest == got.best == (2, 0.7)
     assert got.loss == (1, 1.0)
-    assert (got.seconds, got.bytes_down, got.total_down) == (6, 20, 60)
-    assert got.train_share == pytest.approx(0.1)
+    assert (got.times.median, got.bytes_down, got.total_down) == (6, 20, 60)
+    assert got.times.training_share == pytest.approx(0.1)
     assert summary.seconds_left == 42
+
+
+def test_the_bytes_of_a_round_are_the_median_of_both_ways() -> None:
+    rows = [row(n, bytes_down=down, bytes_up=up) for n, (down, up) in enumerate([(1, 90), (50, 2), (60, 3)], 1)]
+    tile = Renderer().parts(snapshot(*rows), summary_of(*rows))["summary"].partition("<h2>Bytes per round</h2>")[2]
+    words = " ".join(re.sub(r"<[^>]*>", " ", tile.partition("</div>")[0]).split())
+    assert words == "63 B median; &darr; down 50 B &uarr; up 3 B"
 
 
 def test_of_a_run_that_stops_one_round_is_left_at_most() -> None:
