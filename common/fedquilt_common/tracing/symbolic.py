@@ -106,8 +106,7 @@ def trace_pass(module: nn.Module) -> tuple[fx.Graph, str]:
     try:
         with _traced_factories(), use_seed(0):
             before = read_generators()
-            with _refuse_assigned_buffers(module):
-                graph, reads = _trace(module)
+            graph, reads = _trace(module)
             draws = read_generators() != before
             return graph, "draws random numbers of its own, as with torch.rand(1)" if draws else reads
     except UncuttableModelError:
@@ -121,10 +120,12 @@ def trace_pass(module: nn.Module) -> tuple[fx.Graph, str]:
 
 
 def _trace(module: nn.Module) -> tuple[fx.Graph, str]:
-    """Trace with symbols for buffers, or without if forward reads their numbers or assigns them."""
-    with contextlib.suppress(Exception):
+    """Trace with symbols for buffers; without them if forward reads their numbers or assigns them."""
+    with contextlib.suppress(Exception), _refuse_assigned_buffers(module):
         return ModelTracer(buffers=True).trace(module), ""
-    return ModelTracer().trace(module), "reads or assigns the numbers of a buffer" if any(module.buffers()) else ""
+    has_buffers = next(module.buffers(), None) is not None
+    with _refuse_assigned_buffers(module):
+        return ModelTracer().trace(module), "reads or assigns the numbers of a buffer" if has_buffers else ""
 
 
 @contextlib.contextmanager

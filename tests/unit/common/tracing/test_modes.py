@@ -107,6 +107,34 @@ def test_a_tensor_that_forward_creates_and_changes_is_not_kept_by_sub_models() -
         blueprint_for(module(adding, **PARTS), X)
 
 
+def counting(s: Any, x: Tensor) -> Any:
+    s.steps += 1
+    return s.h(s.b(s.a(x)))
+
+
+def looping(s: Any, x: Tensor) -> Any:
+    x = s.a(x)
+    for scale in s.scales.tolist():
+        x = x * scale
+    return s.h(s.b(x))
+
+
+BUFFERS = {"scales": lambda: torch.ones(3), "steps": lambda: torch.zeros(2)}
+
+
+@pytest.mark.parametrize("forward", [counting, looping])
+def test_a_forward_that_reads_or_assigns_buffers_runs_its_own_code(forward: Any) -> None:
+    plan = checked(module(forward, **PARTS, **BUFFERS))
+    assert plan.passes == {}
+    assert [group.size for group in plan.anatomy.groups] == [8, 8]
+
+
+def test_numbers_of_buffers_are_not_frozen_into_sub_models() -> None:
+    forward = lambda s, x: looping(s, x.view(-1, 6)) + s.a(x).view(-1, 8)[:, :1]  # noqa: E731
+    with pytest.raises(UncuttableModelError, match="training reads or assigns the numbers of a buffer, and forward"):
+        blueprint_for(module(forward, **PARTS, **BUFFERS), X)
+
+
 def sometimes(s: Any, x: Tensor) -> Any:
     x = s.a(x)
     if not s.training or random.random() > 0.5 or np.random.rand() > 0.9:
