@@ -12,8 +12,8 @@ from fedquilt_server.status.snapshot import ENDED, Snapshot
 from fedquilt_server.status.units import is_number
 
 Bar = tuple[str, str, int | None, int | None, int | None, int | None, str]
-"""Key of the exchange, agent, client; milliseconds of training, from the opening until the first chunk arrived, and from
-the opening until the reply was on disk; outcome."""
+"""Key of the exchange, agent, client; milliseconds of training, milliseconds from the opening until the first chunk
+arrived and until the reply was on disk; outcome."""
 ExchangeTimes = tuple[int, int, float, float | None]
 """Round, exchange, when it opened, when it closed."""
 MOST_BARS: Final = 4000

@@ -253,6 +253,22 @@ def test_pages_that_open_at_the_same_frame_share_the_bytes() -> None:
     assert page.source.encode.cache_info().misses == made
 
 
+def test_a_page_of_another_coordinator_keeps_what_it_shows_until_the_run_is_loaded() -> None:
+    page = Page()
+    reader = Reader(page.source, "of-another-coordinator.1")
+    assert set(parse_events(reader.events(1.0))) == {"starting"}
+    assert reader.events(2.0) == b""
+    page.store.update(run="r")
+    page.source.current(newest=True)
+    assert {"clock", *EVERYTHING} <= set(parse_events(reader.events(9.0)))
+
+
+@pytest.mark.parametrize("known", [{"phase": "failed"}, {"run": "r"}])
+def test_a_page_of_another_coordinator_receives_everything_otherwise(known: dict[str, Any]) -> None:
+    sent = parse_events(Reader(Page(**known).source, "of-another-coordinator.1").events(1.0))
+    assert set(sent) == {"clock", *EVERYTHING}
+
+
 def test_a_new_round_of_a_long_run_adds_one_point() -> None:
     rows = [row(n, accuracy=n / 20000) for n in range(1, 5002)]
     before = make_curves(rows[:-1], ACCURACY)
