@@ -7,7 +7,7 @@ from typing import Any
 from tests.support.example_runs import row, running
 from tests.support.visit import Visit, sync_api, unexpected
 
-from fedquilt_server.status.snapshot import StatusStore
+from fedquilt_server.status.snapshot import Snapshot, StatusStore
 from fedquilt_server.web.server import PageServer
 
 RELATIVE_TIMES = "() => [...document.querySelectorAll('[data-ago], [data-deadline]')].map((one) => one.textContent)"
@@ -38,6 +38,28 @@ def test_a_lost_connection_is_shown_stops_the_clock_and_comes_back(browser: Any)
         sync_api.expect(visit.test("banner")).to_be_hidden()
         sync_api.expect(visit.page.locator("#boards tr")).to_have_count(5)
         sync_api.expect(visit.test("deadline")).to_have_text("deadline passed")  # the clock runs again
+        visit.page.close()
+    assert unexpected(visit.errors) == []
+
+
+def test_the_page_keeps_its_state_until_a_restarted_coordinator_has_loaded(browser: Any) -> None:
+    store = StatusStore(running())
+    server = PageServer(store)
+    server.start()
+    visit = Visit(browser, server, store)
+    port = int(server.url.rstrip("/").rpartition(":")[2])
+    server.stop()
+    visit.expect("banner", "Connection to the coordinator lost")
+    fresh = StatusStore(Snapshot())
+    with PageServer(fresh, port=port):
+        visit.expect("banner", "The coordinator is starting. The page shows the state at ")
+        visit.expect("round", "21")
+        visit.wait_points("value-chart", 20)
+        sync_api.expect(visit.page.locator("#boards tr")).to_have_count(3)
+        fresh.update(**dict(running(5, round=22)))
+        visit.expect("round", "22")
+        sync_api.expect(visit.test("banner")).to_be_hidden()
+        sync_api.expect(visit.page.locator("#boards tr")).to_have_count(5)
         visit.page.close()
     assert unexpected(visit.errors) == []
 

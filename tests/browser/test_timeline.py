@@ -10,6 +10,10 @@ import pytest
 from tests.support.example_runs import running
 from tests.support.visit import Visit, visit_page
 
+from fedquilt_server.status.reply_row import ReplyRow
+from fedquilt_server.status.snapshot import Snapshot
+from fedquilt_server.status.units import DASH
+
 # Keep the texts that the timeline draws from now on.
 RECORD_TEXTS = """() => {
   window.texts = [];
@@ -64,3 +68,56 @@ def test_the_height_of_the_timeline_is_known_before_it_is_drawn(boards: int, bro
         visit.page.wait_for_selector("#timeline-text:not(:empty)")
         assert before is not None
         assert visit.page.locator("#timeline").bounding_box()["height"] == pytest.approx(int(before[1]), abs=1)
+
+
+def closed_exchanges() -> Snapshot:
+    """Return a run of one round, in whose second exchange clients only test, with times that do not fit milliseconds.
+
+    The exchange closes with the reply of client 2, before the end of the millisecond in which it arrived.
+    """
+    spans = {  # outcome, and seconds: training, until the reply began, until it arrived
+        0: ("accepted", None, 0.11, 0.1249),
+        1: ("late", 9.0, 0.0, 0.625),
+        2: ("accepted", 0.4999, 0.5555, 0.8756),
+        3: ("rejected", 0.0551, 0.1115, 0.2225),
+        4: ("missing", None, None, None),
+    }
+    begin = 1e6
+    rows = [
+        ReplyRow.model_validate({
+            "round": 1, "exchange": exchange, "client": client, "agent": "jetson-1", "outcome": outcome,
+            "train_seconds": 1.25 if exchange == 0 else train, "opened_at": begin + 10 * exchange,
+            "began_at": None if began is None else begin + 10 * exchange + began,
+            "arrived_at": None if arrived is None else begin + 10 * exchange + arrived,
+            "closed_at": begin + 10 * exchange + 0.8756,
+        })
+        for exchange in (0, 1)
+        for client, (outcome, train, began, arrived) in spans.items()
+    ]  # fmt: skip
+    return running(phase="averaging", awaited=[], opened_at=None, reply_rows=rows)
+
+
+def cells_of(page: Any, table: str) -> list[list[str]]:
+    script = "(rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent))"
+    found: list[list[str]] = page.eval_on_selector_all(f"#{table} tr", script)
+    return found
+
+
+def test_the_table_of_replies_is_the_same_without_javascript(browser: Any) -> None:
+    snapshot = closed_exchanges()
+    with visit_page(browser, snapshot, java_script_enabled=False) as visit:
+        html = visit.page.content()
+    with visit_page(browser, snapshot) as visit:
+        visit.page.wait_for_selector("#timeline-text:not(:empty)")
+        visit.page.click("#timeline-details summary")
+        visit.page.wait_for_selector("#timeline-rows tr[data-key]")
+        drawn = cells_of(visit.page, "timeline-rows")
+        visit.page.click("#boards tr[data-agent=jetson-1] .open")
+        listed = cells_of(visit.page, "drawer-replies")
+    table = html.partition('id="timeline-rows"')[2].partition("</tbody>")[0]
+    served = [re.findall(r"<t[hd][^>]*>(?:<bdi>)?([^<]*)<", row) for row in table.split("</tr>")[:-1]]
+    assert drawn == served
+    assert drawn[0][1:6] == ["0", DASH, DASH, "0.01 s", "0.75 s"]
+    assert drawn[2][5] == "0.00 s"
+    assert [cells[:2] for cells in listed] == [["1", "2"]] * 5 + [["1", "1"]] * 5
+    assert [cells[2:] for cells in listed[:5]] == [cells[1:] for cells in drawn]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from pathlib import Path
@@ -29,6 +28,7 @@ from tests.support.compose_file import (
     plain_environment,
     share,
 )
+from tests.support.dashboard import OTHER_SCORES, PANELS, QUERIES, name_metrics
 
 from fedquilt_client.cli import app as agent_app
 from fedquilt_common.experiment.agent_config import AgentConfig, parse_clients
@@ -117,11 +117,11 @@ def test_every_profile_is_whole() -> None:
 
 
 def test_the_dashboard_shows_metrics_that_there_are() -> None:
-    dashboard = json.loads((MONITORING / "grafana" / "fedquilt.json").read_text())
-    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    names = {name for expression in asked for name in re.findall(r"fedquilt_\w+", expression)}
+    names = name_metrics(QUERIES)
     zeros = {field: 0 for field, told in RoundResult.model_fields.items() if told.is_required()}
-    row = RoundResult.model_validate({**zeros, "accuracy": 0.5, "personal_accuracy": 0.5, "loss": 1.0})
+    row = RoundResult.model_validate(
+        {**zeros, "accuracy": 0.5, "personal_accuracy": 0.5, "loss": 1.0, "scores": OTHER_SCORES}
+    )
     readings = {"temperature": 1.0, "memory_used": 1, "memory_own": 1, "load": 1.0, "power": 1.0, "joules": 1.0}
     board = BoardStatus.model_validate({"agent": "a", "power_source": "meter", **readings})
     store = StatusStore(Snapshot(run="r", boards=[board], history=[row]))
@@ -129,8 +129,8 @@ def test_the_dashboard_shows_metrics_that_there_are() -> None:
     assert names
     assert names <= offered
     uid = yaml.safe_load((MONITORING / "grafana" / "datasource.yml").read_text())["datasources"][0]["uid"]
-    assert {panel["datasource"]["uid"] for panel in dashboard["panels"]} == {uid}
-    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in dashboard["panels"]]
+    assert {panel["datasource"]["uid"] for panel in PANELS} == {uid}
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in PANELS]
     assert len(set(places)) == len(places)
 
 

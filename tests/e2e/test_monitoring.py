@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import yaml
+from tests.support.dashboard import (
+    DASHBOARD,
+    MONITORING,
+    OTHER_SCORES,
+    PANELS,
+    QUERIES,
+    ask_all_coordinators,
+    name_metrics,
+)
 
 from fedquilt_server.simulate.mosquitto import free_port
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot, StatusStore
 from fedquilt_server.web.server import PageServer
 
-MONITORING = Path(__file__).parents[2] / "deploy" / "monitoring"
-PANELS = json.loads((MONITORING / "grafana" / "fedquilt.json").read_text())["panels"]
-ASKED = sorted({target["expr"] for panel in PANELS for target in panel["targets"]})
+ASKED = [ask_all_coordinators(query) for query in QUERIES]
 
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[PageServer]:
     """The status page of a run with one round and one board."""
     zeros = {name: 0 for name, field in RoundResult.model_fields.items() if field.is_required()}
-    row = RoundResult.model_validate({**zeros, "accuracy": 0.5, "personal_accuracy": 0.75, "loss": 1.25})
+    row = RoundResult.model_validate(
+        {**zeros, "accuracy": 0.5, "personal_accuracy": 0.75, "loss": 1.25, "scores": OTHER_SCORES}
+    )
     measured = {"power": 4.5, "power_source": "sensor", "joules": 90.0, "memory_own": 1 << 19, "load": 0.5}
     known = {"agent": "pi", "memory_used": 1 << 20, "temperature": 51.5, "last_seen": 1.0}
     boards = [BoardStatus.model_validate({**known, **measured})]
@@ -92,11 +99,29 @@ def test_every_query_asks_the_data_source_that_is_provisioned() -> None:
     assert asked == {source["uid"]}
 
 
+def test_every_query_asks_the_chosen_coordinators_only() -> None:
+    (variable,) = DASHBOARD["templating"]["list"]
+    assert (variable["name"], variable["definition"]) == ("instance", "label_values(fedquilt_round, instance)")
+    assert (variable["multi"], variable["includeAll"]) == (True, True)
+    selectors = {query: re.findall(r"\{([^}]*)\}", query) for query in QUERIES}
+    assert [query for query, found in selectors.items() if len(found) != 1] == []
+    assert [query for query, (found,) in selectors.items() if 'instance=~"$instance"' not in found] == []
+    assert [query for query in QUERIES if re.match("sum|count", query) and "by (instance" not in query] == []
+
+
+def test_the_dashboard_shows_the_scores_of_all_learning_tasks() -> None:
+    shown: dict[str, set[str]] = {"stat": set(), "timeseries": set()}
+    for panel in PANELS:
+        shown[panel["type"]] |= name_metrics(target["expr"] for target in panel["targets"])
+    wanted = {f"fedquilt_{name}" for name in ("accuracy", *OTHER_SCORES)}
+    assert {kind: wanted - names for kind, names in shown.items()} == {"stat": set(), "timeseries": set()}
+
+
 def test_the_page_publishes_the_metrics_of_the_dashboard(page: PageServer) -> None:
     lines = httpx.get(f"{page.url.rstrip('/')}/metrics", timeout=60).text.splitlines()
     samples = [line for line in lines if line and not line.startswith("#")]
     published = {re.split(r"[{ ]", line)[0]: float(line.rpartition(" ")[2]) for line in samples}
-    wanted = {name for expression in ASKED for name in re.findall(r"\bfedquilt_\w+", expression)}
+    wanted = name_metrics(QUERIES)
     assert len(wanted) >= 18
     assert {name for name in wanted if math.isnan(published.get(name, math.nan))} == set()
     assert (published["fedquilt_accuracy"], published["fedquilt_loss"]) == (0.5, 1.25)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -11,8 +12,8 @@ from fedquilt_server.status.snapshot import ENDED, Snapshot
 from fedquilt_server.status.units import is_number
 
 Bar = tuple[str, str, int | None, int | None, int | None, int | None, str]
-"""Key of the exchange, agent, client; milliseconds from its opening until training began, until the first chunk arrived
-and until the reply was on disk; outcome."""
+"""Key of the exchange, agent, client; milliseconds of training, milliseconds from the opening until the first chunk
+arrived and until the reply was on disk; outcome."""
 ExchangeTimes = tuple[int, int, float, float | None]
 """Round, exchange, when it opened, when it closed."""
 MOST_BARS: Final = 4000
@@ -50,7 +51,7 @@ def make_timeline(snapshot: Snapshot) -> Timeline:
         if is_time(row.opened_at) and row.opened_at is not None and row.client is not None:
             key = _exchange_key(*row.place)
             exchanges[key] = (*row.place, row.opened_at, _time_or_none(row.closed_at))
-            bars[f"{key}.{row.client}.{row.outcome}.{row.agent}"] = _bar(key, row, row.opened_at)
+            bars[f"{key}.{row.client}.{row.outcome}.{row.agent}"] = _bar(key, row)
     awaited = _awaited_by_agent(snapshot)
     if awaited and snapshot.opened_at:
         key = _exchange_key(snapshot.round, snapshot.exchange)
@@ -74,31 +75,49 @@ def measure_height(timeline: Timeline) -> int:
 
 
 def split_reply(row: ReplyRow) -> dict[str, float | None]:
-    """Split the time of a reply into seconds of receiving, training, sending and waiting; None if not known."""
-    train = row.train_seconds
-    ready = None if train is None else _seconds(row.opened_at, row.began_at)
+    """Split the time of a reply into seconds of receiving, training, sending and waiting; None if not known.
+
+    The page's script computes the same from a ``Bar``: both count whole milliseconds since the exchange opened.
+    """
+    train, began, arrived = _reply_times(row)
+    closed = _since_opening(row, row.closed_at)
     return {
-        "receive": None if ready is None or train is None else max(0.0, ready - train),
-        "train": train,
-        "send": _seconds(row.began_at, row.arrived_at),
-        "wait": _seconds(row.arrived_at, row.closed_at),
+        "receive": _span(train, began),
+        "train": _span(0, train),
+        "send": _span(began, arrived),
+        "wait": _span(arrived, closed),
     }
 
 
-def _seconds(start: float | None, end: float | None) -> float | None:
-    return None if start is None or end is None else max(0.0, end - start)
+def _span(start: int | None, end: int | None) -> float | None:
+    """Return the seconds between two times in milliseconds, 0 if they are in the wrong order."""
+    return None if start is None or end is None else max(0, end - start) / 1000
+
+
+def _reply_times(row: ReplyRow) -> tuple[int | None, int | None, int | None]:
+    """Return the milliseconds of training, and those from the opening until the reply began and until it arrived."""
+    train = row.train_seconds
+    trained = _milliseconds(train) if train is not None and is_time(train) else None
+    return trained, _since_opening(row, row.began_at), _since_opening(row, row.arrived_at)
+
+
+def _since_opening(row: ReplyRow, at: float | None) -> int | None:
+    if row.opened_at is None or at is None or not (is_time(row.opened_at) and is_time(at)):
+        return None
+    return _milliseconds(at - row.opened_at)
+
+
+def _milliseconds(seconds: float) -> int:
+    """Round as JavaScript does, a half up; 0 for a negative time."""
+    return max(0, math.floor(1000 * seconds + 0.5))
 
 
 def _exchange_key(round: int, exchange: int | None) -> str:
     return f"{round}.{exchange or 0}"
 
 
-def _bar(key: str, row: ReplyRow, opened: float) -> Bar:
-    began = _time_or_none(row.began_at)
-    trained = None if began is None else _time_or_none(began - max(0.0, row.train_seconds or 0.0))
-    times = (trained, began, _time_or_none(row.arrived_at))
-    a, b, c = (None if at is None else max(0, round(1000 * (at - opened))) for at in times)
-    return (key, row.agent, row.client, a, b, c, row.outcome)
+def _bar(key: str, row: ReplyRow) -> Bar:
+    return (key, row.agent, row.client, *_reply_times(row), row.outcome)
 
 
 def is_time(at: float | None) -> bool:

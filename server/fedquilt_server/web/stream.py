@@ -14,6 +14,7 @@ import anyio
 from sse_starlette import EventSourceResponse
 from starlette.types import Receive, Scope, Send
 
+from fedquilt_server.status.snapshot import ENDED, Snapshot
 from fedquilt_server.web.frames import FRAME_SECONDS, Frame, FrameSource, encode_event
 from fedquilt_server.web.long_responses import LongResponses
 
@@ -42,12 +43,14 @@ class Reader:
 
     Args:
         source: makes the frames.
-        frame: the id of the frame that the page shows; a page of an unknown frame receives everything.
+        frame: the id of the frame that the page shows; a page of an unknown frame receives everything. It keeps what it
+            shows while the coordinator is starting: a coordinator that was killed has nothing to show until it resumes.
     """
 
     def __init__(self, source: FrameSource, frame: str = "") -> None:
         self._source = source
         self._frame: Frame | None = source.find(frame)
+        self._keeps_state = bool(frame) and self._frame is None
         self._next_heartbeat = 0.0
 
     def events(self, now: float, *, newest: bool = False) -> bytes:
@@ -57,12 +60,25 @@ class Reader:
             now: Unix time in seconds.
             newest: make a new frame even if the last one is fresh.
         """
-        before, self._frame = self._frame, self._source.current(newest=newest)
-        beat = b""
-        if now >= self._next_heartbeat:
-            self._next_heartbeat = now + HEARTBEAT_SECONDS
-            beat = encode_event("clock", f"{now:.3f}")
-        return beat if before is self._frame else beat + self._source.encode(before, self._frame)
+        current = self._source.current(newest=newest)
+        if self._keeps_state and not newest and is_starting(current.snapshot):
+            return self._beat("starting", now)
+        self._keeps_state = False
+        before, self._frame = self._frame, current
+        beat = self._beat("clock", now)
+        return beat if before is current else beat + self._source.encode(before, current)
+
+    def _beat(self, event: str, now: float) -> bytes:
+        """Return a heartbeat with the server's clock if one is due."""
+        if now < self._next_heartbeat:
+            return b""
+        self._next_heartbeat = now + HEARTBEAT_SECONDS
+        return encode_event(event, f"{now:.3f}")
+
+
+def is_starting(snapshot: Snapshot) -> bool:
+    """Return whether the coordinator has not loaded its run yet."""
+    return not (snapshot.run or snapshot.recorded or snapshot.phase in ENDED)
 
 
 async def stream_updates(source: FrameSource, frame: str, closing: threading.Event) -> AsyncIterator[bytes]:

@@ -8,6 +8,7 @@ const ENDED = ["finished", "failed", "stopped", "interrupted", "unknown", "damag
 let source = null;
 let lastHeartbeat = Date.now();
 let lastFrame = "";
+let isStarting = false; // the coordinator is there again, but it has not loaded its run
 
 const phase = () => document.querySelector("[data-phase]")?.dataset.phase;
 
@@ -28,11 +29,19 @@ function reason(ended) {
   const { server } = document.body.dataset;
   return ended
     ? `The ${server} has stopped. The page shows the ${server === "coordinator" ? "final" : "last"} state of the run.`
-    : `Connection to the ${server} lost. The page shows the state at ${timeOfDay(now())}. Reconnecting…`;
+    : `${isStarting ? `The ${server} is starting` : `Connection to the ${server} lost`}. The page shows the state at ${timeOfDay(now())}. ${isStarting ? "Loading" : "Reconnecting"}…`;
 }
 
 function showLost() {
+  isStarting = false;
   stopClock();
+  showConnection("lost");
+}
+
+// A page that shows a run keeps it until the coordinator has loaded.
+function onStarting() {
+  lastHeartbeat = Date.now();
+  isStarting = true;
   showConnection("lost");
 }
 
@@ -65,6 +74,7 @@ export function connect() {
   htmx.createEventSource = (url) => {
     source = new EventSource(lastFrame ? `events?frame=${encodeURIComponent(lastFrame)}` : url);
     source.addEventListener("clock", onClock);
+    source.addEventListener("starting", onStarting);
     source.addEventListener("frame", (event) => { lastFrame = event.data; keepTime(); });
     attachListeners(source);
     return source;

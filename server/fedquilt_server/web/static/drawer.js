@@ -84,8 +84,9 @@ function clearCurves() {
 // --- replies and events ---------------------------------------------------------------------------------------
 
 function replyRow(reply) {
-  const row = element("tr", "", { "data-key": `${reply.round} ${reply.client}` });
+  const row = element("tr", "", { "data-key": `${reply.round} ${reply.exchange} ${reply.client} ${reply.outcome}` });
   row.append(element("th", String(reply.round), { scope: "row", class: "n" }));
+  row.append(element("td", String(reply.exchange + 1), { class: "n" }));
   row.append(element("td", String(reply.client), { class: "n" }));
   for (const name of ["receive", "train", "send", "wait"]) row.append(element("td", duration(reply[name]), { class: "n" }));
   row.append(element("td", reply.outcome));

@@ -36,25 +36,36 @@ export const isEmpty = () => exchanges.size === 0;
 
 const ended = (exchange, at) => exchange.closed ?? Math.max(at, exchange.opened);
 
-// A reply's spans in seconds since its exchange opened; null where a time is not known.
-function spansOf([key, agent, client, trained, began, arrived, outcome]) {
+// A reply's spans in seconds since its exchange opened; null where a time is not known. Without a time of training, the
+// client was at work until its reply began.
+function spansOf([key, agent, client, train, began, arrived, outcome]) {
   const exchange = exchanges.get(key);
   const end = ended(exchange, now()) - exchange.opened;
   if (outcome === "missing") return [["lost", 0, end]];
-  const [a, b, c] = [trained, began, arrived].map((ms) => (ms === null ? null : ms / 1000));
+  const [b, c] = [began, arrived].map((ms) => (ms === null ? null : ms / 1000));
+  const a = train === null || b === null ? null : Math.max(0, b - train / 1000);
   const last = c ?? b ?? end;
   const counts = outcome === "accepted" || outcome === "duplicate";
   return [
     a !== null && ["receive", 0, a],
-    a !== null && b !== null && ["train", a, b],
+    a !== null && ["train", a, b],
+    a === null && b !== null && ["awaited", 0, b],
     b !== null && c !== null && [counts ? "send" : "lost", b, c],
     exchange.closed !== null && last < end && [counts ? "wait" : "lost", last, end],
   ].filter(Boolean);
 }
 
+// How long a reply took to receive, train, send and wait, in seconds as the server's tables have them.
+function lengthsOf([key, agent, client, train, began, arrived]) {
+  const { opened, closed } = exchanges.get(key);
+  const between = (from, to) => (from === null || to === null ? null : Math.max(0, to - from) / 1000);
+  const end = closed === null ? null : Math.max(0, Math.round(1000 * (closed - opened)));
+  return { receive: between(train, began), train: between(0, train), send: between(began, arrived), wait: between(arrived, end) };
+}
+
 export function replyBars() {
   const known = [...bars.values()].map((bar) => (
-    { agent: bar[1], client: bar[2], exchange: exchanges.get(bar[0]), outcome: bar[6], spans: spansOf(bar) }));
+    { agent: bar[1], client: bar[2], exchange: exchanges.get(bar[0]), outcome: bar[6], spans: spansOf(bar), lengths: lengthsOf(bar) }));
   const open = list().findLast((one) => one.closed === null);
   if (!open) return known;
   const end = ended(open, now()) - open.opened;
@@ -65,7 +76,7 @@ export function replyBars() {
 
 // The replies of a board, newest first, as a table shows them.
 export function repliesOf(agent) {
-  return replyBars().filter((bar) => bar.agent === agent && bar.outcome !== "no reply yet").map(asReply).sort((a, b) => b.round - a.round || a.client - b.client);
+  return replyBars().filter((bar) => bar.agent === agent && bar.outcome !== "no reply yet").map(asReply).sort((a, b) => b.round - a.round || b.exchange - a.exchange || a.client - b.client);
 }
 
 export function latestReplies() {
@@ -74,10 +85,8 @@ export function latestReplies() {
   return replyBars().filter((bar) => bar.exchange === newest && bar.outcome !== "no reply yet").map(asReply).sort((a, b) => natural(a.agent, b.agent) || a.client - b.client);
 }
 
-function asReply(bar) {
-  const lengths = Object.fromEntries(bar.spans.map(([name, from, to]) => [name, to - from]));
-  const { receive = null, train = null, send = null, wait = null } = lengths;
-  return { agent: bar.agent, client: bar.client, round: bar.exchange.round, outcome: bar.outcome, receive, train, send, wait };
+function asReply({ agent, client, exchange, outcome, lengths }) {
+  return { agent, client, round: exchange.round, exchange: exchange.exchange, outcome, ...lengths };
 }
 
 // The rows of the timeline: one for each board, with a lane for each client; the slowest board first, or by name.

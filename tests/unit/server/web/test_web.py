@@ -232,7 +232,7 @@ def test_a_page_that_was_just_loaded_receives_nothing_twice(web: httpx.Client) -
 def test_a_page_that_is_back_receives_what_it_missed(store: StatusStore, web: httpx.Client) -> None:
     with web.stream("GET", "/events") as stream:
         last = read_events(stream, until="frame")["frame"]
-    store.update(round=3)
+    store.update(run="x-1", round=3)
     with web.stream("GET", "/events", headers={"last-event-id": last}) as stream:
         assert set(read_events(stream, until="frame")) == {"clock", "status", "frame"}
     with web.stream("GET", "/events", headers={"last-event-id": "of-another-coordinator.1"}) as stream:

@@ -253,6 +253,22 @@ def test_pages_that_open_at_the_same_frame_share_the_bytes() -> None:
     assert page.source.encode.cache_info().misses == made
 
 
+def test_a_page_of_another_coordinator_keeps_what_it_shows_until_the_run_is_loaded() -> None:
+    page = Page()
+    reader = Reader(page.source, "of-another-coordinator.1")
+    assert set(parse_events(reader.events(1.0))) == {"starting"}
+    assert reader.events(2.0) == b""
+    page.store.update(run="r")
+    page.source.current(newest=True)
+    assert {"clock", *EVERYTHING} <= set(parse_events(reader.events(9.0)))
+
+
+@pytest.mark.parametrize("known", [{"phase": "failed"}, {"run": "r"}])
+def test_a_page_of_another_coordinator_receives_everything_otherwise(known: dict[str, Any]) -> None:
+    sent = parse_events(Reader(Page(**known).source, "of-another-coordinator.1").events(1.0))
+    assert set(sent) == {"clock", *EVERYTHING}
+
+
 def test_a_new_round_of_a_long_run_adds_one_point() -> None:
     rows = [row(n, accuracy=n / 20000) for n in range(1, 5002)]
     before = make_curves(rows[:-1], ACCURACY)
@@ -284,7 +300,7 @@ def test_the_timeline_sends_new_bars_and_the_end_of_an_exchange() -> None:
     assert (first["fresh"], first["bars"], first["awaited"]) == (True, {}, {"pi-1": [1], "pi-2": [2]})
     assert first["exchanges"] == {"3.0": [3, 0, 100.0, None]}
     second = json.loads(page.update(reply_rows=[reply(1, **times)], awaited=[2])["timeline"])
-    assert second["bars"] == {"3.0.1.accepted.pi-1": ["3.0", "pi-1", 1, 1000, 3000, 4500, "accepted"]}
+    assert second["bars"] == {"3.0.1.accepted.pi-1": ["3.0", "pi-1", 1, 2000, 3000, 4500, "accepted"]}
     assert (second["exchanges"], second["awaited"]) == ({}, {"pi-2": [2]})
     closed = [reply(1, **times, closed_at=110.0), reply(2, outcome="missing", closed_at=110.0)]
     third = json.loads(page.update(reply_rows=closed, awaited=[], phase="averaging")["timeline"])
@@ -296,7 +312,12 @@ def test_a_reply_to_an_earlier_task_is_drawn_in_the_round_in_which_it_counts() -
     times = {"began_at": 102.0, "arrived_at": 103.0, "closed_at": 104.0, "train_seconds": 9.0}
     drawn = make_timeline(Snapshot(reply_rows=[reply(1, round=1, counted_round=3, counted_exchange=0, **times)]))
     assert drawn.exchanges == {"3.0": (3, 0, 100.0, 104.0)}
-    assert list(drawn.bars.values()) == [("3.0", "pi-1", 1, 0, 2000, 3000, "accepted")]
+    assert list(drawn.bars.values()) == [("3.0", "pi-1", 1, 9000, 2000, 3000, "accepted")]
+
+
+def test_a_bar_has_no_training_if_the_reply_names_none() -> None:
+    drawn = make_timeline(Snapshot(reply_rows=[reply(1, began_at=102.0, arrived_at=103.0, closed_at=104.0)]))
+    assert list(drawn.bars.values()) == [("3.0", "pi-1", 1, None, 2000, 3000, "accepted")]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1e300, 1e300, None])
