@@ -175,6 +175,7 @@ def test_the_noise_has_its_size() -> None:
         module, list(module.parameters()), PrivateSteps(3.0, 0.5, 0.5, 2, 10, np.random.default_rng(1))
     )
     with private:
+        private.find_used(module(torch.zeros(1, 200)).sum())
         private.finish(None)  # a step that has drawn no samples
     assert module.weight.grad is not None
     assert float(module.weight.grad.std()) == pytest.approx(3.0 * 0.5 / 10, rel=0.05)
