@@ -44,7 +44,7 @@ _WORDS: Final = {
         "[the token of the status page](../machine.md#controlling-a-run)",
     ),
     FEDERATION: (
-        "`federation`, `provision`, `revoke`, `flash`",
+        "`federation`, `provision`, `revoke`, `flash`, `boards`, `upgrade`, `homeassistant`",
         "[the folder of a federation](../deploy.md#1-a-federation), instead of `./federation`",
     ),
     PASSWORD: (

@@ -289,7 +289,7 @@ def exit_codes_page() -> Iterator[str]:
 def environment_page() -> Iterator[str]:
     """Yield the page of environment variables."""
     yield from ("# Environment variables", "")
-    yield "An option of a command comes before its variable. Docker Compose has [further"
+    yield "An option of a command takes precedence over its variable. Docker Compose has [further"
     yield "ones](../experiments.md#with-docker-compose)."
     yield from table(("variable", "read by", "meaning"), [[f"`{one.name}`", *one.words] for one in list_variables()])
 

@@ -57,13 +57,17 @@ def split_at_places(s: Any, x: Tensor) -> Any:
 def projected_if_sizes_differ(s: Any, x: Tensor) -> Any:
     x = s.a(x)
     y = s.b(torch.relu(x))
-    grows = s.b.out_channels // s.a.out_channels > 1
+    grows = s.b.out_channels / s.a.out_channels > 1
     return s.head((y + (s.short(x) if grows else x)).mean((2, 3)))
 
 
 def unflattened(s: Any, x: Tensor) -> Any:
-    x = s.pictures(s.a(x.mean((2, 3)))) + s.gain.expand(-1, 12, 2, 2)
-    x = s.up(x).flatten(1).unflatten(1, (7, 4, 4))
+    flat = s.a(x.mean((2, 3)))
+    x = s.pictures(flat) + s.pictures(torch.relu(flat)) + s.gain.expand(size=(-1, 12, 2, 2))
+    by_name: dict[str, Any] = {"sizes": (7, 4, 4), "dim": 1}
+    x = s.up(x).flatten(1).unflatten(**by_name)
+    x = torch.reshape(input=x, shape=(-1, 7, 4, 4)).flatten(1)
+    x = torch.unflatten(x, 1, (7, 4, 4))
     return s.head(x.norm(1, dim=3).norm(2, 2))
 
 

@@ -80,21 +80,23 @@ def reshape(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor)
     if isinstance(called, nn.Unflatten):
         first = called.dim % len(x.shape)
         parts = traced.dims[first : first + len(called.unflattened_size)]
-        walk.attributes[walk.where, "unflattened_size"] = tuple(parts)
-    _rewrite_sizes(walk, called, args, traced.dims)
+        before = walk.attributes.setdefault((walk.where, "unflattened_size"), tuple(parts))
+        for own, other in zip(before, parts, strict=True):  # the same layer may be called again
+            walk.unite(own, other)  # type: ignore[arg-type]
+    _rewrite_sizes(walk, called, args, kwargs, traced.dims)
     if called in ("view_as", "reshape_as"):
         for own, other in zip(traced.dims, args[1].dims, strict=True):
             walk.unite(own, other)
     return traced
 
 
-def _rewrite_sizes(walk: Walk, called: Any, args: Args, dims: Sequence[Dimension]) -> None:
+def _rewrite_sizes(walk: Walk, called: Any, args: Args, kwargs: Kwargs, dims: Sequence[Dimension]) -> None:
     """Rewrite the sizes of a view, as far as its dimensions are cut.
 
     A dimension that joins the samples with channels has a piece for each sample. Its size, which forward computes,
     becomes what the other sizes leave (-1), or stays if another one is that.
     """
-    written = _written_sizes(called, args)
+    written = _written_sizes(called, args, kwargs)
     inferred = len(written) < len(dims)
     for place, path, size in written:
         joined = len(dims[place]) > 1 and isinstance(size, ComputedSize)
@@ -104,17 +106,26 @@ def _rewrite_sizes(walk: Walk, called: Any, args: Args, dims: Sequence[Dimension
         inferred = inferred or joined
 
 
-def _written_sizes(called: Any, args: Args) -> list[tuple[int, Path, int]]:
+_SIZES: dict[Any, tuple[int, str]] = {
+    "view": (1, "size"), "reshape": (1, "shape"), torch.reshape: (1, "shape"), "expand": (1, "size"),
+    "unflatten": (2, "sizes"), torch.unflatten: (2, "sizes"),
+}  # fmt: skip
+"""Place and name of the argument with the sizes that an operation gives its result."""
+
+
+def _written_sizes(called: Any, args: Args, kwargs: Kwargs) -> list[tuple[int, Path, int]]:
     """Output dimension, path in the arguments, and each size that the model's code gives for a view, without -1."""
-    first = {"view": 1, "reshape": 1, torch.reshape: 1, "expand": 1, "unflatten": 2, torch.unflatten: 2}.get(called)
-    if first is None or len(args) <= first:
+    first, name = _SIZES.get(called, (0, ""))
+    given, path = find_argument(args, kwargs, first, name) if first else (None, ())
+    if not path:
         return []
-    offset = args[1] % len(args[0].shape) if first == 2 else 0
-    sizes, base = (args[first], (first,)) if isinstance(args[first], list | tuple) else (args[first:], ())
-    paths = ((*base, place + (0 if base else first)) for place in range(len(sizes)))
-    return [
-        (offset + place, path, size) for place, (path, size) in enumerate(zip(paths, sizes, strict=False)) if size != -1
-    ]
+    offset = find_argument(args, kwargs, 1, "dim")[0] % len(args[0].shape) if first == 2 else 0
+    if isinstance(given, list | tuple):
+        sizes, paths = list(given), [(*path, number) for number in range(len(given))]
+    else:
+        sizes, paths = list(args[first:]), [(number,) for number in range(first, len(args))]
+    places = range(offset, offset + len(sizes))
+    return [found for found in zip(places, paths, sizes, strict=True) if found[2] != -1]
 
 
 def _stretches(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
@@ -210,7 +221,7 @@ def scaled_dot_product(walk: Walk, called: Any, args: Args, kwargs: Kwargs, resu
 def pool(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
     """Pooling, interpolation: places of a shape stay whole; those of interpolation are dimensions that change."""
     x, name = args[0], str(getattr(called, "__name__", called))
-    if "pool" in name:
+    if "pool" in name and not isinstance(called, nn.Module):
         walk.keep_whole(x.dims[-int(name[-2]) :])
     dims = []
     for size, before, dim in zip(result.shape, x.shape, x.dims, strict=True):
@@ -228,7 +239,7 @@ def expand(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) 
     if called == "repeat":
         walk.keep_whole([d for d, n, m in zip(dims, before, result.shape, strict=True) if n != m])
     made = tuple(d if n == m else whole(m) for d, n, m in zip(dims, before, result.shape, strict=True))
-    _rewrite_sizes(walk, called, args, made)
+    _rewrite_sizes(walk, called, args, kwargs, made)
     return Traced(result, made)
 
 

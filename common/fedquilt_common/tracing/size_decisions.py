@@ -10,8 +10,8 @@ from torch import nn
 
 _COMPARISONS: Final = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__bool__")
 _ARITHMETIC: Final = (
-    "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__floordiv__", "__rfloordiv__", "__mod__",
-    "__rmod__", "__neg__",
+    "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__rtruediv__",
+    "__floordiv__", "__rfloordiv__", "__mod__", "__rmod__", "__pow__", "__rpow__", "__neg__",
 )  # fmt: skip
 
 
@@ -21,38 +21,44 @@ class WatchedSize(int):
     note: Callable[[], None]
     __hash__ = int.__hash__
 
-    @classmethod
-    def of(cls, size: int, note: Callable[[], None]) -> WatchedSize:
-        """Watch a size."""
-        made = cls(size)
-        made.note = note
-        return made
+
+class WatchedRatio(float):
+    """A number that is computed from watched sizes by a division."""
+
+    note: Callable[[], None]
+    __hash__ = float.__hash__
 
 
-def _comparing(name: str) -> Callable[..., Any]:
-    original = getattr(int, name)
+def _watch(value: Any, note: Callable[[], None]) -> Any:
+    """Return a watched number in place of a plain one."""
+    kind = {int: WatchedSize, float: WatchedRatio}.get(type(value))
+    if kind is None:
+        return value
+    made = kind(value)
+    made.note = note
+    return made
 
-    def compare(self: WatchedSize, *other: Any) -> Any:
+
+def _comparing(original: Callable[..., Any]) -> Callable[..., Any]:
+    def compare(self: Any, *other: Any) -> Any:
         self.note()
         return original(self, *other)
 
     return compare
 
 
-def _computing(name: str) -> Callable[..., Any]:
-    original = getattr(int, name)
-
-    def compute(self: WatchedSize, *other: Any) -> Any:
-        result = original(self, *other)
-        return WatchedSize.of(result, self.note) if type(result) is int else result
+def _computing(original: Callable[..., Any]) -> Callable[..., Any]:
+    def compute(self: Any, *other: Any) -> Any:
+        return _watch(original(self, *other), self.note)
 
     return compute
 
 
-for _name in _COMPARISONS:
-    setattr(WatchedSize, _name, _comparing(_name))
-for _name in _ARITHMETIC:
-    setattr(WatchedSize, _name, _computing(_name))
+for _kind, _plain in ((WatchedSize, int), (WatchedRatio, float)):
+    for _name in _COMPARISONS:
+        setattr(_kind, _name, _comparing(getattr(_plain, _name)))
+    for _name in _ARITHMETIC:
+        setattr(_kind, _name, _computing(getattr(_plain, _name)))
 
 
 @contextlib.contextmanager
@@ -69,10 +75,8 @@ def watch_sizes(module: nn.Module, attributes: Iterable[tuple[str, str]]) -> Ite
             owner = module.get_submodule(key[0])
             value, note = getattr(owner, key[1]), _noting(compared, key)
             before.append((owner, key[1], value))
-            if type(value) is int:
-                setattr(owner, key[1], WatchedSize.of(value, note))
-            elif isinstance(value, tuple):
-                setattr(owner, key[1], tuple(WatchedSize.of(one, note) for one in value))
+            watched = tuple(_watch(one, note) for one in value) if isinstance(value, tuple) else _watch(value, note)
+            setattr(owner, key[1], watched)
         yield compared
     finally:
         for owner, name, value in before:

@@ -120,12 +120,35 @@ def trace_pass(module: nn.Module) -> tuple[fx.Graph, str]:
 
 
 def _trace(module: nn.Module) -> tuple[fx.Graph, str]:
-    """Trace with symbols for buffers; without them if forward reads their numbers or assigns them."""
-    with contextlib.suppress(Exception), _refuse_assigned_buffers(module):
-        return ModelTracer(buffers=True).trace(module), ""
-    has_buffers = next(module.buffers(), None) is not None
-    with _refuse_assigned_buffers(module):
-        return ModelTracer().trace(module), "reads or assigns the numbers of a buffer" if has_buffers else ""
+    """Trace forward; with symbols for buffers if it computes tensors from them, whose numbers the graph would keep."""
+    plain = _try_tracing(module, buffers=False)
+    if not _has_buffers(module):
+        return _raise_or_return(plain), ""
+    symbolic = _try_tracing(module, buffers=True)
+    if isinstance(symbolic, fx.Graph):
+        computes = isinstance(plain, fx.Graph) and plain_tensors(module, plain)
+        return (symbolic if computes or not isinstance(plain, fx.Graph) else plain), ""
+    return _raise_or_return(plain), "reads or assigns the numbers of a buffer"
+
+
+def _try_tracing(module: nn.Module, *, buffers: bool) -> fx.Graph | Exception:
+    try:
+        with _refuse_assigned_buffers(module):
+            return ModelTracer(buffers=buffers).trace(module)
+    except Exception as error:  # a user's forward can raise anything when it is traced
+        return error
+
+
+def _raise_or_return(found: fx.Graph | Exception) -> fx.Graph:
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def _has_buffers(module: nn.Module) -> bool:
+    """Whether a module whose forward is traced has buffers: those of torch's layers are not read there."""
+    tracer, parts = ModelTracer(), module.named_modules()
+    return any(part._buffers for name, part in parts if not name or not tracer.is_leaf_module(part, name))
 
 
 @contextlib.contextmanager

@@ -136,19 +136,20 @@ class _Mode:
         walk: what the rules found.
         outputs: of the model.
         obstacle: what forward does that its graph would do only once; empty if there is nothing.
-        decides: whether forward compares sizes of layers that a sub-model changes, so it could take another way there.
+        compared: the sizes of layers that forward compares and a sub-model changes, such as ``conv.in_channels``: with
+            them, forward could take another way.
     """
 
     graph: fx.Graph
     walk: Walk
     outputs: list[Traced]
     obstacle: str
-    decides: bool
+    compared: tuple[str, ...]
 
     @property
-    def has_sizes(self) -> bool:
-        """Whether the model's code contains sizes that its attributes do not have, or decides by those they have."""
-        return self.decides or any(
+    def needs_graph(self) -> bool:
+        """Whether a sub-model must run the graph: forward contains sizes, or decides by those of layers."""
+        return bool(self.compared) or any(
             _is_cut(dims) for key, dims in self.walk.written.items() if key not in self.walk.followed
         )
 
@@ -161,7 +162,7 @@ def _walk_modes(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -
     traced, error = _trace_any_mode(module)
     mode = _follow(module, traced, Walk(module), shape, dtype)
     if error is not None:
-        if mode.has_sizes or _unused(module, mode.walk):
+        if mode.needs_graph or _unused(module, mode.walk):
             raise error
         return {False: mode}
     unused = _unused(module, mode.walk)
@@ -170,7 +171,7 @@ def _walk_modes(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -
         if _describe_graph(evaluated[0]) != _describe_graph(traced[0]):
             evaluation = _follow(module, evaluated, Walk(module, tensors=mode.walk.tensors), shape, dtype)
     except UncuttableModelError:
-        if mode.has_sizes:
+        if mode.needs_graph:
             raise
         return {True: _follow(module.train(), traced, Walk(module), shape, dtype)}
     return _check_modes({True: mode, False: evaluation}, unused - _unused(module, evaluation.walk))
@@ -190,10 +191,12 @@ def _check_modes(modes: dict[bool, _Mode], skipped: set[str]) -> dict[bool, _Mod
     reasons = [f"training leaves '{name}' out" for name in sorted(skipped)]
     reasons += [f"{'training' if training else 'evaluation'} {mode.obstacle}"
                 for training, mode in modes.items() if mode.obstacle]  # fmt: skip
-    if reasons and any(mode.has_sizes for mode in modes.values()):
+    if reasons and any(mode.needs_graph for mode in modes.values()):
+        compared = next((name for mode in modes.values() for name in mode.compared), "")
+        why = f"decides by {compared}; decide in __init__" if compared else (
+            "contains sizes; take each from a shape, as in x.view(n, x.shape[1]), or write -1 in views")  # fmt: skip
         raise UncuttableModelError(
-            f"the model cannot be cut: {reasons[0]}, and forward contains sizes; take each from a shape, as in "
-            "x.view(n, x.shape[1]), or write -1 in views, or choose an algorithm that sends whole models"
+            f"the model cannot be cut: {reasons[0]}, and forward {why}, or choose an algorithm that sends whole models"
         )
     return modes
 
@@ -231,15 +234,15 @@ def _follow(
     for out in outputs:
         for dim in out.dims:
             keep_whole(dim, "the model's output")
-    return _Mode(graph, walk, outputs, obstacle, _decides_by_sizes(module.train(training), walk))
+    return _Mode(graph, walk, outputs, obstacle, _compared_sizes(module.train(training), walk))
 
 
-def _decides_by_sizes(module: nn.Module, walk: Walk) -> bool:
-    """Whether forward compares sizes that are attributes of layers and that a sub-model changes."""
+def _compared_sizes(module: nn.Module, walk: Walk) -> tuple[str, ...]:
+    """Names of the layers' attributes that forward compares and that a sub-model changes."""
     with watch_sizes(module, [key for key, dims in walk.attributes.items() if _is_cut(dims)]) as compared:
         trace_pass(module)
     module.eval()
-    return bool(compared)
+    return tuple(".".join(key) for key in sorted(compared))
 
 
 def blueprint_for(build: Callable[[], nn.Module], x: NDArray[Any]) -> Blueprint:
@@ -293,7 +296,7 @@ def _forward_passes(
     modes: Mapping[bool, _Mode], module: nn.Module, place: Mapping[int, int]
 ) -> dict[bool, ForwardPass]:
     """Return the passes that a cut module runs; none if it can run the model's own code."""
-    if not any(mode.has_sizes for mode in modes.values()):
+    if not any(mode.needs_graph for mode in modes.values()):
         return {}
     return {training: _forward_pass(mode, module, place) for training, mode in modes.items()}
 

@@ -27,7 +27,8 @@ _TRUST: Final = "Check the CA, the broker's name and this machine's clock, or ru
 _RENEW: Final = (
     "For a board, run `fedquilt provision NAME --renew` on the workstation, and write a new card or install its new "
     "files with Ansible. A running agent uses new files in the place of its own at its next attempt. For a "
-    "coordinator, `watch` or Home Assistant, copy the files that `fedquilt federation renew` wrote last, or run it. "
+    "coordinator, `watch` or Home Assistant, copy the newest files of the federation's folder; if those have expired, "
+    "run `fedquilt federation renew` first. "
     "For the relay of a site, run `fedquilt federation broker --site SITE --relay --renew`, and copy the site's new "
     "files"
 )

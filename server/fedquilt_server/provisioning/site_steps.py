@@ -64,18 +64,18 @@ def note_sites(federation: Federation, boards: Collection[str], before: Federati
     records = [federation.record] if before is None else [federation.record, before]
     sites = {record.boards[name].site for record in records for name in boards if name in record.boards}
     for site in sorted(sites - {""}):
-        _note_new_files(federation, site)
+        _note_new_files(federation, site, has_relay=federation.record.sites[site].relay is not None)
 
 
 def note_all_sites(federation: Federation) -> None:
-    """Print what each site needs because of a change of the federation, such as certificates that are withdrawn."""
+    """Print what the broker of each site needs because of certificates of the workstation that are withdrawn."""
     for site in sorted(federation.record.sites):
-        _note_new_files(federation, site)
+        _note_new_files(federation, site, has_relay=False)
 
 
-def _note_new_files(federation: Federation, site: str) -> None:
+def _note_new_files(federation: Federation, site: str, *, has_relay: bool) -> None:
     """Print how a site gets its new files: with one command of Ansible, or what to copy and to restart."""
-    has_relay, files = federation.record.sites[site].relay is not None, federation.site_folder(site)
+    files = federation.site_folder(site)
     need = "and its relay need" if has_relay else "needs"
     typer.echo(f"The broker of the site {site} {need} new files. Run in the folder ansible")
     typer.echo(f"  {playbook_command(federation, site)}")

@@ -10,7 +10,8 @@ from fedquilt_common.process.signals import STOPPED_CODES
 SHORT_LIFE: Final = 30.0
 """A process that exits with an error in fewer seconds has failed to start. One that was killed has not."""
 SAME_ERROR_LIFE: Final = 600.0
-"""So has one that exits with the same error as the process before it in fewer seconds: it would do so for ever."""
+"""A process that exits with the same error as the one before it, in fewer seconds, has failed to start, too: it would
+do so for ever."""
 FAILED_STARTS: Final = 4
 """Failed starts in a row after which a process is given up."""
 KILLED_CODES: Final = frozenset({0, -signal.SIGKILL, -signal.SIGTERM}) | STOPPED_CODES

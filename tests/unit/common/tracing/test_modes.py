@@ -16,6 +16,7 @@ from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.submodels.slices import full_slice
 from fedquilt_common.tracing.cost import cost_of
 from fedquilt_common.tracing.dry_run import check_cut
+from fedquilt_common.tracing.size_decisions import watch_sizes
 from fedquilt_common.tracing.trace import Blueprint, blueprint_for
 
 X = np.zeros((1, 6), np.float32)
@@ -133,6 +134,36 @@ def test_numbers_of_buffers_are_not_frozen_into_sub_models() -> None:
     forward = lambda s, x: looping(s, x.view(-1, 6)) + s.a(x).view(-1, 8)[:, :1]  # noqa: E731
     with pytest.raises(UncuttableModelError, match="training reads or assigns the numbers of a buffer, and forward"):
         blueprint_for(module(forward, **PARTS, **BUFFERS), X)
+
+
+def asserting(s: Any, x: Tensor) -> Any:
+    assert s.a.out_features / 2 > 1
+    return s.h(s.b(s.a(x)) if not s.training or torch.rand(1).item() > 0.7 else s.a(x))
+
+
+def test_a_decision_by_a_size_beside_drawn_numbers_is_named() -> None:
+    with pytest.raises(UncuttableModelError, match=r"forward decides by a\.out_features; decide in __init__"):
+        blueprint_for(module(asserting, **PARTS), X)
+
+
+def checking(s: Any, x: Tensor) -> Any:
+    x = s.a(x)
+    return s.h(s.b(x * s.gates if isinstance(s.gates, Tensor) else x))
+
+
+def test_a_buffer_is_a_tensor_while_forward_is_traced() -> None:
+    plan = checked(module(checking, **PARTS, gates=lambda: torch.ones(8)))
+    assert plan.anatomy.arrays["gates"].axes == plan.anatomy.arrays["a.bias"].axes
+
+
+def test_watched_sizes_are_put_back() -> None:
+    inner, outer = torch.nn.Linear(6, 8), torch.nn.Unflatten(1, (4, 2))
+    keys = [("0", "out_features"), ("1", "unflattened_size")]
+    with pytest.raises(ZeroDivisionError), watch_sizes(torch.nn.Sequential(inner, outer), keys) as compared:
+        print(inner.out_features // 2 > 3, inner.out_features / 0)
+    assert compared == {keys[0]}
+    assert (inner.out_features, outer.unflattened_size) == (8, (4, 2))
+    assert type(inner.out_features) is int
 
 
 def sometimes(s: Any, x: Tensor) -> Any:

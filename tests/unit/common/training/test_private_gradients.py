@@ -43,12 +43,23 @@ def quick_accountant() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("key", [f"{number:02d}" * 32 for number in range(6)])
-def test_a_layer_without_a_gradient_tells_nothing_about_the_first_draw(key: str) -> None:
-    meter = PrivacyMeter(Privacy(epsilon=8.0, delta=1e-3), 1, {}, None, functools.partial(open_secret, key))
-    trainer = TorchLearner(WithSpare, Training(epochs=1, batch=1, lr=0.1), Classification(3), meter=meter)
-    start = trainer.init(0)
-    before = {name: np.array(x) for name, x in start.items()}
-    trained = trainer.train(start, DATA, seed=1).arrays
-    assert (trained["spare.weight"] == before["spare.weight"]).all()
-    assert (trained["head.weight"] != before["head.weight"]).any()
+def test_a_layer_without_a_gradient_tells_nothing_about_the_first_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedquilt_common.training.private_gradients import PrivateGradients
+
+    empty, find_used = [0], PrivateGradients.find_used
+
+    def count(self: PrivateGradients, loss: Tensor) -> None:
+        empty[0] += 1
+        find_used(self, loss)
+
+    monkeypatch.setattr(PrivateGradients, "find_used", count)
+    keys = [f"{number:02d}" * 32 for number in range(6)]
+    for key in keys:
+        meter = PrivacyMeter(Privacy(epsilon=8.0, delta=1e-3), 1, {}, None, functools.partial(open_secret, key))
+        trainer = TorchLearner(WithSpare, Training(epochs=1, batch=1, lr=0.1), Classification(3), meter=meter)
+        start = trainer.init(0)
+        before = {name: np.array(x) for name, x in start.items()}
+        trained = trainer.train(start, DATA, seed=1).arrays
+        assert (trained["spare.weight"] == before["spare.weight"]).all()
+        assert (trained["head.weight"] != before["head.weight"]).any()
+    assert 0 < empty[0] < len(keys)  # the first draw was empty with some of the keys, and not with others
