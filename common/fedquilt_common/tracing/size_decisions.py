@@ -47,9 +47,12 @@ def _comparing(original: Callable[..., Any]) -> Callable[..., Any]:
     return compare
 
 
-def _computing(original: Callable[..., Any]) -> Callable[..., Any]:
+def _computing(name: str, plain: type) -> Callable[..., Any]:
     def compute(self: Any, *other: Any) -> Any:
-        return _watch(original(self, *other), self.note)
+        result = getattr(plain, name)(self, *other)
+        if result is NotImplemented and plain is int:  # with a float
+            result = getattr(float, name)(float(self), *other)
+        return _watch(result, self.note)
 
     return compute
 
@@ -58,7 +61,7 @@ for _kind, _plain in ((WatchedSize, int), (WatchedRatio, float)):
     for _name in _COMPARISONS:
         setattr(_kind, _name, _comparing(getattr(_plain, _name)))
     for _name in _ARITHMETIC:
-        setattr(_kind, _name, _computing(getattr(_plain, _name)))
+        setattr(_kind, _name, _computing(_name, _plain))
 
 
 @contextlib.contextmanager

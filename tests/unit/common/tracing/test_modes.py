@@ -156,6 +156,20 @@ def test_a_buffer_is_a_tensor_while_forward_is_traced() -> None:
     assert plan.anatomy.arrays["gates"].axes == plan.anatomy.arrays["a.bias"].axes
 
 
+@pytest.mark.parametrize(
+    "decide",
+    [
+        lambda size: size**0.5 > 3, lambda size: size * 2.0 != 16, lambda size: max(size // 3, 1),
+        lambda size: not size, lambda size: 1 - size / 4 < 0, lambda size: size in (8, 16), lambda size: -size == 8,
+    ],
+)  # fmt: skip
+def test_decisions_by_a_size_are_noticed(decide: Any) -> None:
+    layer = torch.nn.Linear(6, 8)
+    with watch_sizes(layer, [("", "out_features")]) as compared:
+        decide(layer.out_features)
+    assert compared == {("", "out_features")}
+
+
 def test_watched_sizes_are_put_back() -> None:
     inner, outer = torch.nn.Linear(6, 8), torch.nn.Unflatten(1, (4, 2))
     keys = [("0", "out_features"), ("1", "unflattened_size")]
