@@ -14,6 +14,16 @@ RELATIVE_TIMES = "() => [...document.querySelectorAll('[data-ago], [data-deadlin
 LATER = "(seconds) => { const real = Date.now; Date.now = () => real() + 1000 * seconds; }"
 
 
+def visit_and_stop(browser: Any) -> tuple[Visit, int]:
+    """Open the page of a run and end its server; also return the server's port."""
+    store = StatusStore(running())
+    server = PageServer(store)
+    server.start()
+    visit = Visit(browser, server, store)
+    server.stop()
+    return visit, int(server.url.rstrip("/").rpartition(":")[2])
+
+
 def assert_clock_stands(visit: Visit) -> None:
     """Without news, nobody knows how long a board is silent or a round lasts."""
     before = visit.page.evaluate(RELATIVE_TIMES)
@@ -23,12 +33,7 @@ def assert_clock_stands(visit: Visit) -> None:
 
 
 def test_a_lost_connection_is_shown_stops_the_clock_and_comes_back(browser: Any) -> None:
-    store = StatusStore(running())
-    server = PageServer(store)
-    server.start()
-    visit = Visit(browser, server, store)
-    port = int(server.url.rstrip("/").rpartition(":")[2])
-    server.stop()
+    visit, port = visit_and_stop(browser)
     visit.expect("banner", "Connection to the coordinator lost. The page shows the state at ")
     assert_clock_stands(visit)
     fresh = StatusStore(running(5, round=3, history=[row(1), row(2)]))
@@ -43,12 +48,7 @@ def test_a_lost_connection_is_shown_stops_the_clock_and_comes_back(browser: Any)
 
 
 def test_the_page_keeps_its_state_until_a_restarted_coordinator_has_loaded(browser: Any) -> None:
-    store = StatusStore(running())
-    server = PageServer(store)
-    server.start()
-    visit = Visit(browser, server, store)
-    port = int(server.url.rstrip("/").rpartition(":")[2])
-    server.stop()
+    visit, port = visit_and_stop(browser)
     visit.expect("banner", "Connection to the coordinator lost")
     fresh = StatusStore(Snapshot())
     with PageServer(fresh, port=port):

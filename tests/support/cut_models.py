@@ -77,6 +77,10 @@ def choosing(s: Any, x: Tensor) -> Any:
     return s.head(torch.cat([s.rows(x.argmax(1)), y.prod(1, keepdim=True)], 1))
 
 
+def channel_by_channel(s: Any, x: Tensor) -> Any:
+    return s.head(s.body(s.b(torch.relu(s.a(x))).flatten(2))[0].mean(1))
+
+
 def with_positions(s: Any, x: Tensor) -> Any:
     n, length, _ = x.shape
     x = s.a(x) + s.positions[:length]
@@ -254,6 +258,9 @@ MASKED: dict[str, tuple[Build, tuple[int, ...]]] = {
         head=linear(7, 5)), IMAGE),
     "places and products of channels": (module(
         choosing, a=conv(3, 8, 3), rows=lambda: nn.Embedding(8, 6), b=linear(8, 7), head=linear(7, 5)), IMAGE),
+    "channels as steps": (module(
+        channel_by_channel, a=conv(3, 8, 1), b=conv(8, 6, 1), body=lambda: nn.GRU(36, 5, batch_first=True),
+        head=linear(5, 5)), IMAGE),
     "parts of buffers": (module(
         with_positions, a=linear(6, 8), positions=lambda: torch.zeros(9, 8), b=linear(8, 6), head=linear(6, 5),
         mask=lambda: torch.triu(torch.ones(9, 9, dtype=torch.int64), -2)), SERIES),

@@ -121,28 +121,25 @@ def trace_pass(module: nn.Module) -> tuple[fx.Graph, str]:
 
 def _trace(module: nn.Module) -> tuple[fx.Graph, str]:
     """Trace forward; with symbols for buffers if it computes tensors from them, whose numbers the graph would keep."""
-    plain = _try_tracing(module, buffers=False)
     if not _has_buffers(module):
-        return _raise_or_return(plain), ""
-    symbolic = _try_tracing(module, buffers=True)
-    if isinstance(symbolic, fx.Graph):
-        computes = isinstance(plain, fx.Graph) and plain_tensors(module, plain)
-        return (symbolic if computes or not isinstance(plain, fx.Graph) else plain), ""
-    return _raise_or_return(plain), "reads or assigns the numbers of a buffer"
-
-
-def _try_tracing(module: nn.Module, *, buffers: bool) -> fx.Graph | Exception:
+        return _trace_with(module, buffers=False), ""
     try:
-        with _refuse_assigned_buffers(module):
-            return ModelTracer(buffers=buffers).trace(module)
-    except Exception as error:  # a user's forward can raise anything when it is traced
-        return error
+        plain = _trace_with(module, buffers=False)
+    except Exception:  # a user's forward can raise anything when it is traced
+        with contextlib.suppress(Exception):
+            return _trace_with(module, buffers=True), ""
+        raise
+    symbolic: fx.Graph | None = None
+    with contextlib.suppress(Exception):
+        symbolic = _trace_with(module, buffers=True)
+    if symbolic is None:
+        return plain, "reads or assigns the numbers of a buffer"
+    return (symbolic if plain_tensors(module, plain) else plain), ""
 
 
-def _raise_or_return(found: fx.Graph | Exception) -> fx.Graph:
-    if isinstance(found, Exception):
-        raise found
-    return found
+def _trace_with(module: nn.Module, *, buffers: bool) -> fx.Graph:
+    with _refuse_assigned_buffers(module):
+        return ModelTracer(buffers=buffers).trace(module)
 
 
 def _has_buffers(module: nn.Module) -> bool:

@@ -59,11 +59,8 @@ def inspect_(
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Report a model's channel groups, its parameters and operations at each width, and AdaptiveFL's model pool."""
+    training = _read_training(batch, precision, optimiser, momentum)
     try:
-        if momentum is None:
-            momentum = 0.9 if optimiser == "sgd" else 0.0
-        trained = {"batch": batch, "precision": precision, "optimiser": optimiser, "momentum": momentum}
-        training = Training.model_validate(trained)
         with print_to_stderr(wanted=json_):
             options = read_options(name, params or [], shape, classes, tokens, training, private)
             report = inspect_model(
@@ -73,15 +70,23 @@ def inspect_(
                 _read_starts(starts) if starts else [],
                 _read_rounding(rounding),
             )
-    except ValidationError as error:
-        problem = list_problems(error)[0]
-        raise ExperimentError(f"--{problem.path} {trained[problem.path]}: {problem.why}") from None
     except ValueError as error:
         raise ExperimentError(f"model inspect: {error}") from None
     if json_:
         print(json.dumps(report, indent=2))
     else:
         print_report(report, make_console())
+
+
+def _read_training(batch: int, precision: str, optimiser: str, momentum: float | None) -> Training:
+    if momentum is None:
+        momentum = 0.9 if optimiser == "sgd" else 0.0
+    given = {"batch": batch, "precision": precision, "optimiser": optimiser, "momentum": momentum}
+    try:
+        return Training.model_validate(given)
+    except ValidationError as error:
+        problem = list_problems(error)[0]
+        raise ExperimentError(f"--{problem.path} {given[problem.path]}: {problem.why}") from None
 
 
 def _read_rounding(text: str) -> Rounding:
