@@ -61,6 +61,20 @@ def test_every_environment_variable_is_on_the_page() -> None:
     assert {one.name for one in list_variables()} == found - OWN_VARIABLES
 
 
+def test_the_page_of_variables_names_each_command_with_an_option_for_them() -> None:
+    readers = {
+        (variable, command.name.split()[0])
+        for command in list_commands()
+        for parameter in command.parameters
+        for variable in re.findall(r"environment variable `(\w+)`", parameter.help)
+    }
+    listed = {
+        (one.name, name.split()[0]) for one in list_variables() for name in re.findall("`([a-z ]+)`", one.words[0])
+    }
+    assert readers
+    assert readers <= listed
+
+
 @pytest.mark.parametrize("name", list(reference.PAGES))
 def test_the_reference_is_what_the_code_gives(name: str) -> None:
     path = reference.FOLDER / name
