@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.files.disk_errors import report_disk_errors
-from fedquilt_server.runs.page_address import TOKEN_FILE
+from fedquilt_server.runs.page_address import TOKEN_FILE, read_token
 from fedquilt_server.runs.run_folder import claim_folder
 from fedquilt_server.web.addresses import is_loopback
 
@@ -79,7 +79,7 @@ def choose_access(host: str, folder: Path, *, public: bool) -> Access:
         PageTokenError: as ``choose_reader_access``.
     """
     token = _given_token(host, public=public)
-    return Access(token or _keep_token(folder / TOKEN_FILE), not (is_loopback(host) or public))
+    return Access(token or _keep_token(folder), not (is_loopback(host) or public))
 
 
 def choose_reader_access(host: str, *, public: bool) -> Access | None:
@@ -112,14 +112,14 @@ def _given_token(host: str, *, public: bool) -> str:
     return token
 
 
-def _keep_token(path: Path) -> str:
-    """Return the token in a file, which is made if it is missing."""
-    with report_disk_errors(path.parent):
-        kept = path.read_text().strip() if path.is_file() else ""
-        if len(kept) >= SHORTEST_TOKEN:
-            return kept
-        made = secrets.token_urlsafe(18)
-        claim_folder(path.parent)
+def _keep_token(folder: Path) -> str:
+    """Return the token that a run folder keeps; one that is missing or damaged is replaced by a new one."""
+    kept = read_token(folder)
+    if len(kept) >= SHORTEST_TOKEN and kept.isascii() and kept.isprintable():
+        return kept
+    made, path = secrets.token_urlsafe(18), folder / TOKEN_FILE
+    with report_disk_errors(folder):
+        claim_folder(folder)
         path.touch(0o600)
         path.write_text(made + "\n")
-        return made
+    return made

@@ -145,9 +145,12 @@ def test_the_token_of_a_local_page_is_made_once_and_is_nobody_elses(tmp_path: Pa
     assert stat.S_IMODE((tmp_path / "run" / "page-token").stat().st_mode) == 0o600
 
 
-def test_a_token_file_that_was_cut_short_is_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damaged", [b"x\n", b"0123456789abcd\xad0123456789\n", "0123456789abcd\xe9f".encode(), b"\x00" * 24]
+)
+def test_a_damaged_token_file_is_replaced(tmp_path: Path, damaged: bytes) -> None:
     choose_access("127.0.0.1", tmp_path, public=False)
-    (tmp_path / "page-token").write_text("x\n")
+    (tmp_path / "page-token").write_bytes(damaged)
     token = choose_access("127.0.0.1", tmp_path, public=False).token
     assert len(token) >= SHORTEST_TOKEN
     assert (tmp_path / "page-token").read_text() == token + "\n"
