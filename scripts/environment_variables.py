@@ -11,9 +11,9 @@ from fedquilt_common.process.watchdog import ALIVE
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD
 from fedquilt_server.fleet.homeassistant_cli import PASSWORD
 from fedquilt_server.provisioning.cli import FOLDER_VARIABLE as FEDERATION
+from fedquilt_server.runs.page_address import TOKEN_VARIABLE
 from fedquilt_server.runs.run import VALIDATE
 from fedquilt_server.simulate.mosquitto import MOSQUITTO_VARIABLE
-from fedquilt_server.web.access import TOKEN_VARIABLE
 
 
 @dataclass(frozen=True)

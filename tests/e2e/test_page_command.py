@@ -19,7 +19,7 @@ from tests.support.runs import FEDQUILT
 from tests.support.warm import ForkedProgram
 
 from fedquilt_common.errors import RunFolderError
-from fedquilt_server.web.access import TOKEN_VARIABLE
+from fedquilt_server.runs.page_address import TOKEN_VARIABLE
 
 SQLITE_FILES = ("-shm", "-wal")
 """Ends of the names of files that SQLite adds when it reads."""

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from fedquilt_common.errors import PageUnreachableError
 from fedquilt_server.history.history import ROUNDS_KEPT
+from fedquilt_server.runs.page_address import TOKEN_VARIABLE
 from fedquilt_server.status.reply_row import ReplyRow
 from fedquilt_server.status.results import RoundResult
 from fedquilt_server.status.snapshot import Snapshot
@@ -94,7 +95,7 @@ class PageReader:
 
     def _check(self, response: httpx.Response) -> None:
         if response.status_code in (401, 403):
-            advice = "give its token with --token or FEDQUILT_PAGE_TOKEN"
+            advice = f"give its token with --token or {TOKEN_VARIABLE}"
             raise PageUnreachableError(f"the page at {self.url} refuses to show the run: {advice}")
         if response.status_code != httpx.codes.OK:
             raise PageUnreachableError(f"{self.url} answers with status {response.status_code}: {NOT_FOUND}")

@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fedquilt_common.files.durable import write_atomically
 
 PAGE: Final = "page.json"
+TOKEN_VARIABLE: Final = "FEDQUILT_PAGE_TOKEN"  # noqa: S105 - a name
+"""Environment variable with the page's token."""
 TOKEN_FILE: Final = "page-token"  # noqa: S105
 """File of the run folder with the token that the coordinator made for its page."""
 

@@ -21,6 +21,7 @@ from fedquilt_common.terminal import make_console
 from fedquilt_common.terminal_text import printable
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, parse_broker_url
 from fedquilt_server.library.page_reader import PageReader
+from fedquilt_server.runs.page_address import TOKEN_VARIABLE
 from fedquilt_server.status.snapshot import ENDED, RunPhase, Snapshot
 from fedquilt_server.status.terminal import describe_round
 from fedquilt_server.watch.folder_source import folder_states
@@ -43,7 +44,6 @@ _ENDS: Final[dict[RunPhase, str]] = {
 }
 """How a run has ended that has not finished all rounds."""
 PAGE_URL: Final = "http://127.0.0.1:8080/"
-PAGE_TOKEN: Final = "FEDQUILT_PAGE_TOKEN"  # noqa: S105 - the name of a variable
 
 
 @app.callback()
@@ -63,7 +63,7 @@ def watch(
     ca: Annotated[str, typer.Option(help="With --broker: CA certificates (PEM) to verify the broker with.")] = "",
     cert: Annotated[str, typer.Option(help="With --broker: certificate (PEM) of the identity `watch`.")] = "",
     key: Annotated[str, typer.Option(help="With --broker: key of the certificate (PEM).")] = "",
-    token: Annotated[str, typer.Option(help="Token of the page.", envvar=PAGE_TOKEN)] = "",
+    token: Annotated[str, typer.Option(help="Token of the page.", envvar=TOKEN_VARIABLE)] = "",
     once: Annotated[bool, typer.Option("--once", help="Show the state once, with all boards.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one line of JSON for each change.")] = False,
 ) -> None:

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 from fedquilt_common.errors import FedquiltError
 from fedquilt_common.files.disk_errors import report_disk_errors
-from fedquilt_server.runs.page_address import TOKEN_FILE, read_token
+from fedquilt_server.runs.page_address import TOKEN_FILE, TOKEN_VARIABLE, read_token
 from fedquilt_server.runs.run_folder import claim_folder
 from fedquilt_server.web.addresses import is_loopback
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
-TOKEN_VARIABLE: Final = "FEDQUILT_PAGE_TOKEN"  # noqa: S105 - a name
 SHORTEST_TOKEN: Final = 16
 
 

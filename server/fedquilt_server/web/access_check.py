@@ -9,8 +9,8 @@ from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fedquilt_server.runs.page_address import TOKEN_FILE
-from fedquilt_server.web.access import TOKEN_VARIABLE, Access
+from fedquilt_server.runs.page_address import TOKEN_FILE, TOKEN_VARIABLE
+from fedquilt_server.web.access import Access
 
 _OPEN_PATHS: Final = ("/healthz", "/static/")
 """Paths that need no token: they show nothing of the run."""

@@ -12,9 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from fedquilt_server.runs.page_address import TOKEN_VARIABLE
 from fedquilt_server.status.control import ControlRequest
 from fedquilt_server.status.snapshot import BoardStatus, Snapshot, StatusStore
-from fedquilt_server.web.access import SHORTEST_TOKEN, TOKEN_VARIABLE, Access, PageTokenError, choose_access
+from fedquilt_server.web.access import SHORTEST_TOKEN, Access, PageTokenError, choose_access
 from fedquilt_server.web.server import PageServer
 
 TOKEN = "a-token-of-some-length"  # noqa: S105

@@ -19,9 +19,9 @@ from fedquilt_common.files.locking import lock_folder
 from fedquilt_server.library.recorded_run import read_run
 from fedquilt_server.library.run_library import RunLibrary
 from fedquilt_server.library.run_list import run_json
-from fedquilt_server.runs.page_address import PageAddress, note_page
+from fedquilt_server.runs.page_address import TOKEN_VARIABLE, PageAddress, note_page
 from fedquilt_server.status.snapshot import StatusStore
-from fedquilt_server.web.access import TOKEN_VARIABLE, Access, PageTokenError, choose_reader_access
+from fedquilt_server.web.access import Access, PageTokenError, choose_reader_access
 from fedquilt_server.web.library_app import create_library_app
 from fedquilt_server.web.open_runs import OpenRuns
 from fedquilt_server.web.run_comparison import MOST_COMPARED
