@@ -77,7 +77,7 @@ def make_evaluation(model: str) -> Callable[[int], dict[str, float]]:
     """Return what evaluates a model on random images with a number of threads."""
     import numpy as np
 
-    from fedquilt_common.experiment.sections import Training
+    from fedquilt_common.experiment.training_section import Training
     from fedquilt_common.learning_tasks import Classification
     from fedquilt_common.models import build_model
     from fedquilt_common.training.learner import TorchLearner

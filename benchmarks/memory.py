@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from fedquilt_common.experiment.sections import Training
+    from fedquilt_common.experiment.training_section import Training
     from fedquilt_common.submodels.slices import Slice
     from fedquilt_common.tracing.trace import Blueprint
     from fedquilt_common.types import Examples
@@ -128,7 +128,7 @@ def prepare(case: Case) -> tuple[Callable[[], nn.Module], Blueprint, Slice]:
 
 def training(case: Case) -> Training:
     """Return the settings of one epoch; SGD has momentum."""
-    from fedquilt_common.experiment.sections import Training
+    from fedquilt_common.experiment.training_section import Training
 
     momentum = 0.9 if case.optimiser == "sgd" else 0.0
     return Training(

@@ -143,7 +143,7 @@ class Run:
 
     @classmethod
     def start(cls, case: Case, order: str) -> Run:
-        from fedquilt_common.experiment.sections import Training
+        from fedquilt_common.experiment.training_section import Training
         from fedquilt_common.training.memory_layout import CONTIGUOUS, MemoryLayout, choose_layout
         from fedquilt_common.training.optimisers import Optimiser
         from fedquilt_common.training.precision import LossScale, choose_arithmetic

@@ -6,7 +6,7 @@ python scripts/board_table.py
 
 from __future__ import annotations
 
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.models import build_model
 from fedquilt_common.submodels.slices import full_slice
 from fedquilt_common.tracing.memory_estimate import memory_to_train

@@ -22,7 +22,7 @@ from fedquilt_common.datasets.shares import Share, take_labels, take_samples
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.experiment.memories import find_memories
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.learning_tasks import LearningTask
 from fedquilt_common.privacy.promises import check_privacy

@@ -35,7 +35,8 @@ from fedquilt_common.datasets.shares import (
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.data_section import OWN, Data
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.experiment.sections import Model, Training
+from fedquilt_common.experiment.sections import Model
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import LearningTask, make_learning_task
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.slices import Anatomy

@@ -33,7 +33,7 @@ from fedquilt_common.datasets.public import digest_public_set, public_set
 from fedquilt_common.datasets.shares import digest_shares, shares, take_samples
 from fedquilt_common.errors import UncuttableModelError, UnsupportedPrecisionError
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
 from fedquilt_common.seeds import derive_seed

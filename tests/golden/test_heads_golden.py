@@ -16,7 +16,7 @@ from fedquilt_common.aggregation.rebalance import class_threshold, rebalance_exa
 from fedquilt_common.algorithm_api import Reply, State
 from fedquilt_common.algorithms import make_algorithm
 from fedquilt_common.augment import repeat
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.submodels.heads import TwoHeads, add_second_head, split_second_head
 from fedquilt_common.training.learner import TorchLearner

@@ -11,7 +11,7 @@ from tests.support.data import golden_vectors
 from torch import nn
 
 from fedquilt_common.algorithms import ALGORITHMS
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.types import Examples

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
 from fedquilt_common.process.process_memory import (
@@ -206,7 +206,7 @@ def test_free_memory_counts_what_torch_keeps_for_itself() -> None:
 
 FITS_BEFORE_IT_TRAINS = """
 import numpy as np
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
 from fedquilt_common.training.learner import TorchLearner

@@ -163,10 +163,15 @@ class Federation(RuleBasedStateMachine):
 
     two = False
 
-    @initialize(shortfall=st.sampled_from(["wait", "replace"]), quorum=st.integers(1, 3), rounds=st.integers(1, 4))
-    def begin(self, shortfall: str, quorum: int, rounds: int) -> None:
+    @initialize(
+        shortfall=st.sampled_from(["wait", "replace"]),
+        quorum=st.integers(1, 3),
+        rounds=st.integers(1, 4),
+        skips=st.booleans(),
+    )
+    def begin(self, shortfall: str, quorum: int, rounds: int, skips: bool) -> None:
         assert shortfall in ("wait", "replace")
-        policy = Policy(rounds, CLIENTS, quorum, 60.0, "wait" if shortfall == "wait" else "replace")
+        policy = Policy(rounds, CLIENTS, quorum, 60.0, "wait" if shortfall == "wait" else "replace", skips)
         self.now, self.boots, self.highest = 0.0, Counter[str](), 1
         self.dies, self.restarts = False, 0
         self.declined = set[int]()
@@ -227,6 +232,11 @@ class Federation(RuleBasedStateMachine):
         assert outcome in ("rejected", "late", "duplicate")
         host = self.steady.machine.host_of.get(client, "pi")
         self._both(Rejected(self.now, host, client, self.steady.machine.round, "no", outcome))  # type: ignore[arg-type]
+
+    @rule(client=st.integers(0, CLIENTS - 1))
+    def fail(self, client: int) -> None:
+        host = self.steady.machine.host_of.get(client, "pi")
+        self._both(Rejected(self.now, host, client, self.steady.machine.round, "no samples", failed=True))
 
     @rule(client=st.integers(0, CLIENTS - 1))
     def decline(self, client: int) -> None:
@@ -326,6 +336,15 @@ class Federation(RuleBasedStateMachine):
         enough = max(1, policy.quorum - len(self.declined))
         assert all(int(s.extra["count"][0]) >= enough for s in self.steady.states.values())
         assert sorted(self.steady.states) == list(range(1, machine.done + 1))
+
+    @invariant()
+    def it_waits_for_failed_clients_only_below_the_quorum(self) -> None:
+        """Unless the policy waits for them until the deadline."""
+        policy, exchange = self.steady.machine.policy, self.steady.machine.exchange
+        if policy.skips_failed and exchange is not None and exchange.replies:
+            hopeful = set(exchange.missing) - exchange.failed
+            assert hopeful or len(exchange.replies) < policy.least(exchange.able)
+            assert exchange.failed <= set(exchange.missing)
 
     @invariant()
     def every_claimed_client_has_one_host(self) -> None:

@@ -38,7 +38,7 @@ def _trains(precision: str) -> bool:
     import numpy as np
     from torch import nn
 
-    from fedquilt_common.experiment.sections import Training
+    from fedquilt_common.experiment.training_section import Training
     from fedquilt_common.learning_tasks import Classification
     from fedquilt_common.training.learner import TorchLearner
     from fedquilt_common.types import Examples

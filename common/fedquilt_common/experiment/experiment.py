@@ -22,11 +22,11 @@ from fedquilt_common.experiment.sections import (
     FleetLine,
     Model,
     Participation,
-    Training,
     Variant,
     Wire,
     clients_of_ratio,
 )
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.files.yaml_text import dump_yaml
 from fedquilt_common.rejections import Problem
 from fedquilt_common.wire.link import BOUNDS, Link

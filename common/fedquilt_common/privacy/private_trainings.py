@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from fedquilt_common.experiment.sections import Training
+    from fedquilt_common.experiment.training_section import Training
 
 ALIKE: Final = "private training draws each sample alike, in fp32"
 

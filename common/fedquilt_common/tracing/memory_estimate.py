@@ -29,7 +29,7 @@ from fedquilt_common.tracing.cost import (
 )
 
 if TYPE_CHECKING:
-    from fedquilt_common.experiment.sections import Training
+    from fedquilt_common.experiment.training_section import Training
     from fedquilt_common.tracing.trace import Blueprint
 
 _VIEWS: Final = frozenset({

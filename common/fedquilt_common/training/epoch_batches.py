@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 if TYPE_CHECKING:
-    from fedquilt_common.experiment.sections import Training
+    from fedquilt_common.experiment.training_section import Training
 
 
 def draw_order(y: NDArray[Any], training: Training, shuffler: torch.Generator) -> NDArray[np.int64]:

@@ -44,7 +44,7 @@ from fedquilt_common.types import Arrays, Examples, OptimiserName, Progress
 if TYPE_CHECKING:
     from fedquilt_common.algorithm_api import Part
     from fedquilt_common.algorithm_api.learner import Outputs
-    from fedquilt_common.experiment.sections import Training
+    from fedquilt_common.experiment.training_section import Training
     from fedquilt_common.privacy.meter import PrivacyMeter
     from fedquilt_common.submodels.slices import Slice
     from fedquilt_common.tracing.trace import Blueprint

@@ -24,7 +24,7 @@ from fedquilt_common.training.precision import LossScale, widen_halves
 from fedquilt_common.types import Arrays
 
 if TYPE_CHECKING:
-    from fedquilt_common.experiment.sections import Training
+    from fedquilt_common.experiment.training_section import Training
 
 _BETAS: Final = (0.9, 0.999)
 _ALPHA: Final = 0.99

@@ -25,7 +25,7 @@ from fedquilt_common.training.torch_setup import fix_workspaces
 from fedquilt_common.types import Arrays
 
 if TYPE_CHECKING:
-    from fedquilt_common.experiment.sections import Training
+    from fedquilt_common.experiment.training_section import Training
 
 _HALVES: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
 FIRST_SCALE: Final = 65536.0

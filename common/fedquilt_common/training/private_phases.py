@@ -19,7 +19,7 @@ from fedquilt_common.training.module_arrays import digest_arrays
 from fedquilt_common.types import Arrays
 
 if TYPE_CHECKING:
-    from fedquilt_common.experiment.sections import Training
+    from fedquilt_common.experiment.training_section import Training
     from fedquilt_common.privacy.meter import PrivacyMeter, PrivateSteps
 
 

@@ -32,7 +32,7 @@ from fedquilt_common.training.training_checks import check_loss, check_penalty, 
 from fedquilt_common.types import Examples, Progress
 
 if TYPE_CHECKING:
-    from fedquilt_common.experiment.sections import Training
+    from fedquilt_common.experiment.training_section import Training
     from fedquilt_common.privacy.meter import PrivateSteps
     from fedquilt_common.training.private_gradients import PrivateGradients
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from fedquilt_common.algorithm_api import declaration_of, half_precision_problem, pooling_problem
-from fedquilt_common.experiment.sections import Schedule, Training
+from fedquilt_common.experiment.training_section import Schedule, Training
 from fedquilt_common.user_imports import suggest
 from fedquilt_server.lab.workbench import Workbench
 

@@ -25,7 +25,8 @@ from fedquilt_common.datasets.sensor_noise import check_inputs
 from fedquilt_common.datasets.shares import take_samples
 from fedquilt_common.errors import ExperimentError, PrivacyBudgetError
 from fedquilt_common.experiment.memories import remembers
-from fedquilt_common.experiment.sections import BatchAugment, Model
+from fedquilt_common.experiment.sections import Model
+from fedquilt_common.experiment.training_section import BatchAugment
 from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.models import advise_against_batch_norm
 from fedquilt_common.privacy.central_accountant import NoisyRounds, solve_central_noise

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.algorithm_api import replies_per_round
-from fedquilt_common.experiment.sections import Training, Variant
+from fedquilt_common.experiment.sections import Variant
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.types import Arrays, Examples
 from fedquilt_server.central.plan import CENTRAL

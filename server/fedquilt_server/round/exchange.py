@@ -28,7 +28,8 @@ class Exchange:
         deadline: Unix time in seconds; None if the exchange waits for all replies.
         hosts: the agent that hosted each client when the exchange opened.
         declined: clients that will not reply, because their privacy budget or their board's owner does not allow it.
-        failed: clients whose last answer is that they cannot do their task, or a reply that is refused for good.
+        failed: those of the missing clients whose last answer is that they cannot do their task, or a reply that is
+            refused for good.
         overdue: the deadline has passed once, so a quorum is enough.
         until: replies that close it; None: those of all clients.
         earlier: clients that still work on a task of an earlier exchange, whose replies count here, with its round
@@ -79,7 +80,8 @@ class Exchange:
     def _enough(self, policy: Policy, overdue: bool) -> int:
         quorum = policy.least(self.able)
         least = quorum if self.until is None else min(quorum, self.wanted)
-        return least if overdue else max(self.wanted, least)
+        able = self.able - len(self.failed) if policy.skips_failed else self.able
+        return least if overdue else max(min(self.wanted, able), least)
 
     @property
     def wanted(self) -> int:
@@ -106,23 +108,43 @@ class Exchange:
         self.declined.discard(event.client)
         self.failed.discard(event.client)
 
+    def fail(self, client: ClientId) -> None:
+        """Note that a client has failed, unless its reply counts or it has declined."""
+        if client in self.clients and client not in self.replies and client not in self.declined:
+            self.failed.add(client)
+
+    def decline(self, client: ClientId) -> None:
+        """Note that a client will not reply, unless its reply counts."""
+        if client in self.clients and client not in self.replies:
+            self.declined.add(client)
+            self.failed.discard(client)
+
     def closes_with(self, event: Event, policy: Policy) -> bool:
-        """Whether an event completes it: a reply if it counts, a client that declines, or the time."""
+        """Whether an event completes it: a reply if it counts, a client that declines or fails, or the time."""
         then, replies = self, len(self.replies)
         match event:
             case Replied() if self.asked(event.client) is not None:
                 replies += 1
-                then = replace(self, declined=self.declined - {event.client}) if self.declined else self
+                if self.declined or self.failed:
+                    then = self._copy_without(event.client)
             case Rejected(declined=True) if event.client in self.missing:
-                then = replace(self, declined={*self.declined, event.client})
+                then = self._copy_without(event.client)
+                then.decline(event.client)
                 if not then.can_close(policy):
                     return False
+            case Rejected(failed=True, client=int(client)) if policy.skips_failed:
+                then = self._copy_without(client)
+                then.fail(client)
             case Ticked():
                 pass
             case _:
                 return False
         enough = then._enough(policy, self.overdue or self.is_late(event.at))
         return replies >= enough and (replies > 0 or not self.clients)
+
+    def _copy_without(self, client: ClientId) -> Exchange:
+        """Return a copy in which a client has neither declined nor failed."""
+        return replace(self, declined=self.declined - {client}, failed=self.failed - {client})
 
     @property
     def missing(self) -> list[ClientId]:

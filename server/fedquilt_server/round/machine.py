@@ -70,8 +70,7 @@ class Machine:
         *,
         validates: bool = False,
     ) -> None:
-        self.policy = policy
-        self.state, self.done = state, done
+        self.policy, self.state, self.done = policy, state, done
         self.agents: dict[str, KnownAgent] = {}
         self.host_of: dict[ClientId, str] = {}
         self.exchange: Exchange | None = None
@@ -84,8 +83,7 @@ class Machine:
         self._declined: set[ClientId] = set()
         self._first_joined: float | None = None
         self._accepted = AcceptedReplies()
-        self._before = Standing()
-        self._now = Standing()
+        self._before = self._now = Standing()
         self._counts = RoundCounts()
         self._asked_fleet: Mapping[ClientId, Profile] = {}
 
@@ -269,15 +267,18 @@ class Machine:
         if event.client is None or self.host_of.get(event.client) != event.agent:
             return []
         self._silent.discard(event.client)  # a sign of life, although it cannot count
+        if event.declined:
+            return self._decline(event.client, event.at)
         if event.failed and self.exchange is not None:
-            self.exchange.failed.add(event.client)
-        return self._decline(event.client, event.at) if event.declined else self._start_if_ready(event.at)
+            self.exchange.fail(event.client)
+            return self._close_if_complete(event.at) if self.policy.skips_failed else []
+        return self._start_if_ready(event.at)
 
     def _decline(self, client: ClientId, at: float) -> list[Command]:
         """Go on without a client; if nobody else can reply to the exchange, the round starts again with others."""
         self._declined.add(client)
         if self.exchange is not None:
-            self.exchange.declined |= {client} & set(self.exchange.missing)
+            self.exchange.decline(client)
             if self.exchange.can_close(self.policy):
                 return self._close_if_complete(at)
             self._abandon_round()

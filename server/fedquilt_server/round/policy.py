@@ -35,6 +35,8 @@ class Policy:
         quorum: replies that close an exchange after its deadline.
         deadline: seconds after which a quorum is enough; None waits for all replies.
         shortfall: after a deadline without a quorum, keep waiting, or replace the clients that did not reply.
+        skips_failed: close an exchange before its deadline if only clients are missing that have failed, and the others
+            are a quorum.
         firm: fewer replies than the quorum never close an exchange, even when clients decline.
     """
 
@@ -43,6 +45,7 @@ class Policy:
     quorum: int
     deadline: float | None = None
     shortfall: Literal["wait", "replace"] = "wait"
+    skips_failed: bool = False
     firm: bool = False
 
     def least(self, able: int) -> int:

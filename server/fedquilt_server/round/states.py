@@ -68,14 +68,14 @@ TRANSITIONS: Final = (
         RunState.OPEN,
         RunState.OPEN,
         ("Rejected",),
-        "a client declines: complete without it, or with others",
+        "a client declines or fails: complete without it, or with others",
         ("Stop", "Send"),
     ),
     Transition(
         RunState.OPEN,
         RunState.CLOSED,
         ("Rejected",),
-        "a client declines: the round is over without it",
+        "a client declines or fails: the round is over without it",
         ("Stop", "Checkpoint"),
     ),
     Transition(

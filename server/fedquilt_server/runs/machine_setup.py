@@ -32,6 +32,7 @@ def make_policy(experiment: Experiment) -> Policy:
         participation.quorum,
         participation.deadline / experiment.speedup,
         participation.shortfall,
+        skips_failed=participation.failures == "skip",
         firm=experiment.secure_aggregation,
     )
 

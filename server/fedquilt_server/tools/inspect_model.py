@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedquilt_common.errors import ExperimentError, FedquiltError, SliceError, UncuttableModelError
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.files.yaml_text import load_yaml
 from fedquilt_common.models import build_model, warn_about_running_norm
 from fedquilt_common.models.norms import find_running_norm

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from fedquilt_common.command_app import CommandApp
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.rejections import list_problems
 from fedquilt_common.submodels.adaptivefl_pool import Start
 from fedquilt_common.submodels.selection import Rounding

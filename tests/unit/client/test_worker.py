@@ -25,7 +25,7 @@ from fedquilt_common.datasets.public import digest_public_set, public_set
 from fedquilt_common.datasets.shares import digest_shares, shares
 from fedquilt_common.errors import AlgorithmError
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.files.digests import digest_file
 from fedquilt_common.files.file_stamp import stamp
 from fedquilt_common.learning_tasks import Classification

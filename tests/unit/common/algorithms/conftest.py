@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedquilt_common.datasets import load_dataset
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
 from fedquilt_common.submodels.slices import Anatomy

@@ -16,7 +16,7 @@ from fedquilt_common.algorithm_api import Reply, State, Task, privacy_problem
 from fedquilt_common.algorithms import make_algorithm
 from fedquilt_common.algorithms.families.local_steps import gradient_count
 from fedquilt_common.algorithms.scaffold import full_gradient
-from fedquilt_common.experiment.sections import BatchAugment, Training
+from fedquilt_common.experiment.training_section import BatchAugment, Training
 from fedquilt_common.learning_tasks import Classification, Regression
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.types import Examples

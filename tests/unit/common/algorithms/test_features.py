@@ -15,7 +15,7 @@ from fedquilt_common.algorithm_api import Batch, Reply, State, Task
 from fedquilt_common.algorithms import make_algorithm
 from fedquilt_common.algorithms.fedproto import class_means
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment.sections import BatchAugment, Training
+from fedquilt_common.experiment.training_section import BatchAugment, Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
 from fedquilt_common.training.learner import TorchLearner

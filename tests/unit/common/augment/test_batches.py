@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedquilt_common.augment.batches import augment_batch, crop_padded
-from fedquilt_common.experiment.sections import BatchAugment
+from fedquilt_common.experiment.training_section import BatchAugment
 
 BLACK = np.array([-1.0, -2.0], np.float32)[:, None, None]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedquilt_common.errors import DataUnavailableError, ExperimentError, UnsupportedPrecisionError
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification, Regression
 from fedquilt_common.models import build_model
 from fedquilt_common.models.resnet18_gn import AmplitudeTable

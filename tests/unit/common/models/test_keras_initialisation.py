@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from fedquilt_common.experiment.sections import Model, Training
+from fedquilt_common.experiment.sections import Model
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
 from fedquilt_common.tracing.building import build_on_meta

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fedquilt_common.errors import ExperimentError, UncuttableModelError
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Detection
 from fedquilt_common.models import build_model
 from fedquilt_common.tracing.trace import blueprint_for

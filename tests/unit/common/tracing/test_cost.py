@@ -13,7 +13,7 @@ from tests.support.user_modules import Build, conv, linear, module
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.submodels.selection import prefix
 from fedquilt_common.tracing.cost import cost_of
 from fedquilt_common.tracing.memory_estimate import Estimate, memory_to_train

@@ -15,7 +15,7 @@ from tests.support.packages import needs
 from tests.support.warm import call
 
 from fedquilt_common.algorithms.scalefl import absent_arrays
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.models import build_model
 from fedquilt_common.privacy.sample_batches import largest_draw, samples_at_once
 from fedquilt_common.submodels.selection import prefix

@@ -12,7 +12,7 @@ from tests.support.lookalikes import GoogLeNet
 from torch import Tensor, nn
 
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.tracing.outputs import check_outputs, example_batch
 from fedquilt_common.training.learner import TorchLearner

@@ -12,7 +12,7 @@ import torch
 from tests.support.warm import call
 
 from fedquilt_common.errors import UnsupportedPrecisionError
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
 from fedquilt_common.submodels.selection import prefix

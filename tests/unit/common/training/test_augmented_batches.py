@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedquilt_common.algorithm_api import TrainingPhase
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.experiment.sections import BatchAugment, Training
+from fedquilt_common.experiment.training_section import BatchAugment, Training
 from fedquilt_common.experiment_tools import ExperimentTools
 from fedquilt_common.learning_tasks import make_learning_task
 from fedquilt_common.training.learner import TorchLearner

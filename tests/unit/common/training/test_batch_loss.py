@@ -13,7 +13,7 @@ from torch import nn
 from fedquilt_common.algorithm_api import Batch, TrainingPhase
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.privacy_section import Privacy
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.privacy.meter import PrivacyMeter
 from fedquilt_common.privacy.secret_noise import open_secret

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedquilt_common.errors import FedquiltError
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
 from fedquilt_common.training import forward_passes

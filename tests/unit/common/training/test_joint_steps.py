@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.training.optimisers import Optimiser, joint_steps
 from fedquilt_common.training.precision import LossScale
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.training.optimisers import Optimiser
 
 GRADIENTS = np.array([[1e-4, -0.5, 2.0], [3e-4, 0.25, -1.0], [-2e-4, 0.1, 0.5]])

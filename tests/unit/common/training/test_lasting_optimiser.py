@@ -13,7 +13,7 @@ from torch import nn
 
 from fedquilt_common.algorithm_api import TrainingPhase
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks.classification import Classification
 from fedquilt_common.submodels.slices import full_slice
 from fedquilt_common.tracing.trace import blueprint_of

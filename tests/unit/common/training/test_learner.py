@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedquilt_common.errors import DataUnavailableError, ExperimentError, PayloadError, TrainingDivergedError
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification, LearningTask, Regression
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.training.torch_setup import set_up_torch

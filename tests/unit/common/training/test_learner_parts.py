@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedquilt_common.algorithm_api import Reply
 from fedquilt_common.algorithms.families.partial_training import pool_statistics
 from fedquilt_common.errors import DataUnavailableError, PayloadError
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification, Regression
 from fedquilt_common.models.static_norm import StaticBatchNorm
 from fedquilt_common.submodels.selection import prefix

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from fedquilt_common.algorithm_api import TrainingPhase
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.training.precision import Arithmetic

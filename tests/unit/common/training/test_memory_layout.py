@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.training.lasting_optimisers import LastingOptimisers
 from fedquilt_common.training.learner import TorchLearner

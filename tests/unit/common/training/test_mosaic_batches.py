@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedquilt_common.algorithm_api import TrainingPhase
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.training.precision import Arithmetic
 from fedquilt_common.training.sgd_loop import SgdLoop
 from fedquilt_common.types import Examples

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedquilt_common.errors import TrainingDivergedError, UnsupportedPrecisionError
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.training import precision
 from fedquilt_common.training.learner import TorchLearner

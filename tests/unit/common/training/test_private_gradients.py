@@ -12,7 +12,7 @@ from tests.support.packages import needs
 from torch import Tensor, nn
 
 from fedquilt_common.experiment.privacy_section import Privacy
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.privacy.meter import PrivacyMeter
 from fedquilt_common.privacy.secret_noise import open_secret

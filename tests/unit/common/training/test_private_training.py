@@ -18,7 +18,7 @@ from torch import nn
 from fedquilt_common.algorithm_api import TrainingPhase
 from fedquilt_common.errors import ExperimentError, PrivacyBudgetError
 from fedquilt_common.experiment.privacy_section import Privacy
-from fedquilt_common.experiment.sections import BatchAugment, Training
+from fedquilt_common.experiment.training_section import BatchAugment, Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.models import build_model
 from fedquilt_common.privacy.accountant import Charge

@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor, nn
 
 from fedquilt_common.errors import TrainingDivergedError
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.training.precision import LossScale

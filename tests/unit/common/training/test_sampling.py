@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.training.epoch_batches import draw_balanced, draw_order
 from fedquilt_common.training.learner import TorchLearner

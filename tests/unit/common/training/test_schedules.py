@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, LRScheduler, MultiStepLR
 
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 
 ROUNDS = 100
 

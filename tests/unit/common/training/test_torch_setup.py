@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedquilt_common.errors import TrainingDivergedError
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.training.torch_setup import leave_new_memory, set_up_torch

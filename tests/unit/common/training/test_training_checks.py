@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedquilt_common.experiment.sections import Training
+from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.submodels.slices import full_slice
 from fedquilt_common.tracing.trace import blueprint_of
