@@ -43,6 +43,10 @@ _COORDINATORS_RIGHTS: Final = (
     "Either the federation's name is wrong: check --federation. Or the broker uses the ACL of another federation: "
     "restart the broker with the ACL of this one"
 )
+_ANONYMOUS: Final = (
+    "Give a user in the broker's address (mqtt://USER@HOST) whom its ACL allows to write, or a certificate. Or let the "
+    "ACL allow everybody to write below fedquilt/"
+)
 _DAY: Final = 86_400.0
 WARN_DAYS: Final = 30.0
 """A certificate that is valid for fewer days should be renewed."""
@@ -295,7 +299,7 @@ def _check_acl(refused: bool, user: str | None, *, tls: bool) -> Check:
 
 
 def _check_own_topics(transport: MqttTransport, user: str | None, federation: str) -> list[Check]:
-    """Check that a board, a site's bridge or the coordinator may write in this federation.
+    """Check that a board, a site's bridge, the coordinator or a client without a user may write in this federation.
 
     The message is empty, so the coordinator ignores it; that of the coordinator has no reader.
     """
@@ -304,11 +308,15 @@ def _check_own_topics(transport: MqttTransport, user: str | None, federation: st
             "Read the board's name with `openssl x509 -noout -subject -in FILE`; `fedquilt boards` lists all boards"
         )
         return [Check("federation", "warn", "unknown: this Python cannot read the certificate's name", advice)]
-    if not user:
-        return []
-    refused = _is_refused(transport, _own_topic(user, Topics(federation)))
+    refused = _is_refused(transport, _own_topic(user or PROBE, Topics(federation)))
     if refused is None:
         return [_report_silence("federation")]
+    if not user:
+        return (
+            [Check("federation", "fail", "without a user, this machine may write nothing", _ANONYMOUS)]
+            if refused
+            else []
+        )
     if not refused:
         return [Check("federation", "ok", f"{user} may write in the federation {federation!r}")]
     advice = _COORDINATORS_RIGHTS if user == COORDINATOR else _BOARDS_RIGHTS

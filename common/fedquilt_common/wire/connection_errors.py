@@ -43,6 +43,7 @@ _FINAL: Final = {
     0x8C: "Let the broker accept a user with a password, or a certificate: fedquilt has no other way to authenticate",
     0x95: f"Raise the broker's max_packet_size to {SMALLEST_PACKET} or more",
     0x9A: "Let the broker keep retained messages (Mosquitto's retain_available): boards learn the round from them",
+    0x9B: "Let the broker accept messages of QoS 1 (Mosquitto's max_qos): fedquilt repeats what is lost",
     0x9C: _OTHER_BROKER,
     0x9D: _OTHER_BROKER,
 }
@@ -90,9 +91,22 @@ def _advise_on_credentials(address: BrokerAddress) -> str:
     )
 
 
-def explain_small_packets(address: BrokerAddress, largest: int) -> Disconnected:
-    """Explain that the broker's largest packet, in bytes, is too small for control messages."""
-    return Disconnected(f"{address} accepts packets of at most {largest} bytes", refused=True, advice=_FINAL[0x95])
+def explain_limits(address: BrokerAddress, largest: int, qos: int, *, retains: bool) -> Disconnected | None:
+    """Explain which limit of a broker that accepts the client is too low for fedquilt; None if none is.
+
+    Args:
+        address: the broker.
+        largest: bytes of its largest packet.
+        qos: its highest quality of service.
+        retains: whether it keeps retained messages.
+    """
+    if largest < SMALLEST_PACKET:
+        return Disconnected(f"{address} accepts packets of at most {largest} bytes", refused=True, advice=_FINAL[0x95])
+    if not retains:
+        return Disconnected(f"{address} keeps no retained messages", refused=True, advice=_FINAL[0x9A])
+    if not qos:
+        return Disconnected(f"{address} accepts messages of QoS 0 only", refused=True, advice=_FINAL[0x9B])
+    return None
 
 
 def explain_other_protocol(address: BrokerAddress) -> Disconnected:

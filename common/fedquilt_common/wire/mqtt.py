@@ -25,9 +25,9 @@ from fedquilt_common.wire.connection_errors import (
     explain_answer,
     explain_crash,
     explain_failed_attempt,
+    explain_limits,
     explain_loss,
     explain_other_protocol,
-    explain_small_packets,
 )
 from fedquilt_common.wire.mqtt_client import CountingClient
 from fedquilt_common.wire.mqtt_limits import (
@@ -39,7 +39,6 @@ from fedquilt_common.wire.mqtt_limits import (
     QUEUED_MESSAGES,
     RECEIVE_MAXIMUM,
     RETAINED_EXPIRY,
-    SMALLEST_PACKET,
 )
 from fedquilt_common.wire.other_protocol import uses_other_protocol
 from fedquilt_common.wire.publish_packets import PackedProperties, PublishHead
@@ -225,8 +224,10 @@ class MqttTransport:
             self._deliver(explain_answer(self._address, code.value, str(code)))
             return
         largest = int(getattr(properties, "MaximumPacketSize", LARGEST_PACKET))
-        if largest < SMALLEST_PACKET:
-            self._deliver(explain_small_packets(self._address, largest))
+        # what a broker does not say, it can do: MQTT 5, sections 3.2.2.3.4 and 3.2.2.3.5
+        qos, retains = int(getattr(properties, "MaximumQoS", 2)), bool(getattr(properties, "RetainAvailable", 1))
+        if problem := explain_limits(self._address, largest, qos, retains=retains):
+            self._deliver(problem)
             return
         self._max_packet = min(largest, LARGEST_PACKET)
         self._accepted_at = time.monotonic()

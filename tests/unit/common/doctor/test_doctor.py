@@ -232,10 +232,26 @@ def test_a_limit_that_the_broker_does_not_announce_is_found(tmp_path: Path) -> N
     assert "message_size_limit" in found["largest message"].advice
 
 
-def test_a_broker_for_tiny_packets(tmp_path: Path) -> None:
-    *_, found = check_with("max_packet_size 2000", tmp_path).values()
+@pytest.mark.parametrize(
+    ("setting", "advice"),
+    [
+        ("max_packet_size 2000", "Raise the broker's max_packet_size"),
+        ("retain_available false", "retain_available"),
+        ("max_qos 0", "max_qos"),
+    ],
+)
+def test_a_broker_with_a_limit_that_no_run_can_do_with(setting: str, advice: str, tmp_path: Path) -> None:
+    *_, found = check_with(setting, tmp_path).values()
     assert (found.name, found.state) == ("MQTT", "fail")
-    assert "Raise the broker's max_packet_size" in found.advice
+    assert advice in found.advice
+
+
+def test_a_broker_that_lets_strangers_write_nothing(tmp_path: Path) -> None:
+    (tmp_path / "rules").write_text("topic read #\n")
+    (tmp_path / "rules").chmod(0o644)
+    found = check_with(f"acl_file {tmp_path / 'rules'}", tmp_path)
+    assert (found["ACL"].state, found["federation"].state) == ("ok", "fail")
+    assert "Give a user in the broker's address" in found["federation"].advice
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ BOARD = parse_broker_url("mqtts://lab").with_files("ca.crt", "tls.crt", "tls.key
         (0x95, True, "max_packet_size"),
         (0x97, False, "overloaded"),
         (0x9A, True, "retain_available"),
+        (0x9B, True, "max_qos"),
         (0x9C, True, "address of the broker that serves"),
         (0x9D, True, "address of the broker that serves"),
         (0x9F, False, "overloaded"),
