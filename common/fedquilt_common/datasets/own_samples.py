@@ -1,7 +1,8 @@
 """Read samples that a board has of its own: CSV, Parquet, NPZ or safetensors files, or a function of its owner.
 
-A table has a header, a column ``label`` (or ``label_0``, ``label_1`` and so on), and the features of a sample in its
-other columns, in the order of the flattened sample. NPZ and safetensors files hold the arrays ``x`` and ``y``.
+A table has a header, a column ``label`` (or ``label_0``, ``label_1`` and so on), and the features of a sample in the
+columns that ``data.form.columns`` names, else in all others, in the order of the flattened sample. NPZ and safetensors
+files hold the arrays ``x`` and ``y``.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from numpy.typing import NDArray
 from fedquilt_common.datasets.shard_files import DatasetForm, check_form
 from fedquilt_common.datasets.tables import fit_float32
 from fedquilt_common.errors import DataUnavailableError, FedquiltError, PayloadError, how_to_install
+from fedquilt_common.experiment.data_section import LABEL_COLUMN
+from fedquilt_common.plurals import plural
 from fedquilt_common.types import Examples
 from fedquilt_common.user_imports import USER_ERRORS, describe_error, describe_sys_exit, package_of, resolve
 from fedquilt_common.wire.codec import FileArrays
 
-_LABEL: Final = re.compile(r"label(_\d+)?")
+_NUMBER: Final = re.compile(r"[\s\d.eE+-]+", re.ASCII)
+"""The characters of a decimal number: Python reads ``1_5`` and the digits of other scripts, too."""
 _KEPT: Final = 4
 """Files whose samples stay in a process' memory, so that a client's next task does not read them again."""
 
@@ -44,7 +48,9 @@ class _OwnArrays:
         return f"{source}:{self.lines[sample]}" if self.lines else f"{source}, sample {sample + 1}"
 
 
-def read_own_samples(source: str, form: DatasetForm, allowed: Collection[str] = ()) -> Examples:
+def read_own_samples(
+    source: str, form: DatasetForm, allowed: Collection[str] = (), columns: tuple[str, ...] = ()
+) -> Examples:
     """Read the samples of a client, and check them against the experiment's form.
 
     Args:
@@ -52,14 +58,15 @@ def read_own_samples(source: str, form: DatasetForm, allowed: Collection[str] = 
             function without arguments that returns ``(x, y)``.
         form: what the samples must look like.
         allowed: packages from which a factory may come.
+        columns: the feature columns of a table, in the order of the flattened sample; empty: all but the labels.
 
     Raises:
         DataUnavailableError: the file is missing or damaged, the factory raises an error, or the samples have another
             form or numbers that the form's types cannot hold.
         ForbiddenImportError: the factory's package is not allowed.
     """
-    if Path(source).suffix in _READERS:
-        return _read_file(source, form)
+    if Path(source).suffix.lower() in _READERS:
+        return _read_file(source, form, columns)
     if ":" in source:
         return _check(_call_factory(source, allowed), form, source)
     raise DataUnavailableError(
@@ -67,7 +74,7 @@ def read_own_samples(source: str, form: DatasetForm, allowed: Collection[str] = 
     )
 
 
-def _read_file(source: str, form: DatasetForm) -> Examples:
+def _read_file(source: str, form: DatasetForm, columns: tuple[str, ...]) -> Examples:
     path = Path(source)
     try:
         state = path.stat()
@@ -75,13 +82,14 @@ def _read_file(source: str, form: DatasetForm) -> Examples:
         raise DataUnavailableError(f"{path}: {error.strerror}; correct the agent's --data") from None
     if not path.is_file():
         raise DataUnavailableError(f"{path}: is not a file; correct the agent's --data")
-    return _read_once(source, form, (state.st_mtime_ns, state.st_size))
+    return _read_once(source, form, columns, (state.st_mtime_ns, state.st_size))
 
 
 @lru_cache(maxsize=_KEPT)
-def _read_once(source: str, form: DatasetForm, _state: tuple[int, int]) -> Examples:
+def _read_once(source: str, form: DatasetForm, columns: tuple[str, ...], _state: tuple[int, int]) -> Examples:
     """Read and check a file; ``_state`` changes with it, so that a changed file is read again."""
-    samples = _check(_READERS[Path(source).suffix](Path(source), form), form, source)
+    path = Path(source)
+    samples = _check(_READERS[path.suffix.lower()](path, form, columns), form, source)
     for array in (samples.x, samples.y):
         array.setflags(write=False)  # all tasks of the process share it
     return samples
@@ -146,40 +154,62 @@ def _check_each(own: _OwnArrays, source: str, is_right: NDArray[np.bool_], reaso
 
 
 def _from_columns(
-    columns: Mapping[str, NDArray[Any]], path: Path, form: DatasetForm, lines: Sequence[int] = ()
+    table: Mapping[str, NDArray[Any]],
+    path: Path,
+    form: DatasetForm,
+    columns: tuple[str, ...],
+    lines: Sequence[int] = (),
 ) -> _OwnArrays:
-    labels = [name for name in columns if _LABEL.fullmatch(name)]
-    features = [name for name in columns if name not in labels]
+    labels = [name for name in table if LABEL_COLUMN.fullmatch(name)]
+    features = _find_features(table, columns, path) if columns else [name for name in table if name not in labels]
     targets = max(1, prod(form.label_shape))
-    if len(labels) != targets or len(features) != prod(form.shape):
+    needed = ["label"] if labels == ["label"] else [f"label_{number}" for number in range(targets)]
+    if len(needed) != targets or sorted(labels) != sorted(needed) or len(features) != prod(form.shape):
         raise DataUnavailableError(
             f"{path}: has {len(features)} feature columns and {len(labels)} label columns, but the experiment needs "
             f"{prod(form.shape)} features (samples of shape {list(form.shape)}) and {targets} labels; name a label "
             "column 'label', and several 'label_0', 'label_1' and so on"
         )
-    x = np.stack([columns[name] for name in features], axis=1).reshape(-1, *form.shape)
-    y = np.stack([columns[name] for name in labels], axis=1)
+    x = np.stack([table[name] for name in features], axis=1).reshape(-1, *form.shape)
+    y = np.stack([table[name] for name in needed], axis=1)  # by number, wherever they are in the file
     return _OwnArrays(x, y if form.label_shape else y[:, 0], lines)
 
 
-def _read_csv(path: Path, form: DatasetForm) -> _OwnArrays:
+def _find_features(table: Mapping[str, NDArray[Any]], columns: Sequence[str], path: Path) -> Sequence[str]:
+    missing = [name for name in columns if name not in table]
+    if missing:
+        raise DataUnavailableError(
+            f"{path}: lacks the {plural('column', len(missing))} {', '.join(missing[:10])} of "
+            "data.form.columns; add what is missing, or rename the file's columns"
+        )
+    return columns
+
+
+def _read_csv(path: Path, form: DatasetForm, columns: tuple[str, ...]) -> _OwnArrays:
     rows, numbers = list[list[float]](), list[int]()
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file)
-            header = [name.strip() for name in next(lines, [])]
+            header = _check_header([name.strip() for name in next(lines, [])], path)
             for row in lines:
-                if row:
+                if len(row) > 1 or any(word.strip() for word in row):
                     rows.append(_parse_row(row, header, f"{path}:{lines.line_num}"))
                     numbers.append(lines.line_num)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataUnavailableError(f"{path}: cannot be read as CSV: {error}; save it as UTF-8 text") from None
     if not rows:
         raise DataUnavailableError(f"{path}: has no samples; write a header, and a line for each sample below it")
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), len(header))
+    return _from_columns(dict(zip(header, table.T, strict=True)), path, form, columns, numbers)
+
+
+def _check_header(header: list[str], path: Path) -> list[str]:
     if len(set(header)) != len(header):
         raise DataUnavailableError(f"{path}:1: has two columns of the same name; rename one")
-    table = np.array(rows, dtype=np.float64).reshape(len(rows), len(header))
-    return _from_columns(dict(zip(header, table.T, strict=True)), path, form, numbers)
+    other = [mark for mark in (";", "\t", "|") if len(header) == 1 and mark in header[0]]
+    if other:
+        raise DataUnavailableError(f"{path}:1: its columns are separated by {other[0]!r}; save it with commas")
+    return header
 
 
 def _parse_row(row: Sequence[str], header: Sequence[str], place: str) -> list[float]:
@@ -190,7 +220,7 @@ def _parse_row(row: Sequence[str], header: Sequence[str], place: str) -> list[fl
 
 def _parse_number(word: str, name: str, place: str) -> float:
     try:
-        value = float(word)
+        value = float(word) if _NUMBER.fullmatch(word) else math.nan
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
@@ -200,7 +230,7 @@ def _parse_number(word: str, name: str, place: str) -> float:
     return value
 
 
-def _read_parquet(path: Path, form: DatasetForm) -> _OwnArrays:
+def _read_parquet(path: Path, form: DatasetForm, columns: tuple[str, ...]) -> _OwnArrays:
     try:
         from pyarrow import ArrowException, parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
@@ -209,13 +239,13 @@ def _read_parquet(path: Path, form: DatasetForm) -> _OwnArrays:
         ) from None
     try:
         table = parquet.read_table(path)
-        columns = {name: np.asarray(table.column(name)) for name in table.column_names}
+        arrays = {name: np.asarray(table.column(name)) for name in table.column_names}
     except (ArrowException, OSError) as error:
         raise DataUnavailableError(f"{path}: cannot be read as Parquet: {error}; save it again") from None
-    return _from_columns(columns, path, form)
+    return _from_columns(arrays, path, form, columns)
 
 
-def _read_npz(path: Path, _: DatasetForm) -> _OwnArrays:
+def _read_npz(path: Path, _: DatasetForm, _columns: tuple[str, ...]) -> _OwnArrays:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return _OwnArrays(arrays["x"], arrays["y"])
@@ -226,7 +256,7 @@ def _read_npz(path: Path, _: DatasetForm) -> _OwnArrays:
         ) from None
 
 
-def _read_safetensors(path: Path, _: DatasetForm) -> _OwnArrays:
+def _read_safetensors(path: Path, _: DatasetForm, _columns: tuple[str, ...]) -> _OwnArrays:
     try:
         arrays = FileArrays(path)
         return _OwnArrays(arrays["x"], arrays["y"])
@@ -251,6 +281,6 @@ def _call_factory(source: str, allowed: Collection[str]) -> _OwnArrays:
         ) from error
 
 
-_READERS: Final[dict[str, Callable[[Path, DatasetForm], _OwnArrays]]] = {
+_READERS: Final[dict[str, Callable[[Path, DatasetForm, tuple[str, ...]], _OwnArrays]]] = {
     ".csv": _read_csv, ".parquet": _read_parquet, ".npz": _read_npz, ".safetensors": _read_safetensors,
 }  # fmt: skip

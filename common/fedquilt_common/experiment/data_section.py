@@ -5,6 +5,8 @@ Importing this module is cheap (no numpy, no torch), because an idle agent impor
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal
 
@@ -15,6 +17,9 @@ from fedquilt_common.rejections import Problem
 from fedquilt_common.wire.message_base import MAX_CLIENTS, Sha256
 
 FileName = Annotated[str, Field(min_length=1, max_length=500)]
+ColumnName = Annotated[str, Field(min_length=1, max_length=200)]
+LABEL_COLUMN: Final = re.compile(r"label(_\d+)?", re.ASCII)
+"""The name of a label's column in a table of a board's own samples."""
 
 _PSEUDO_CLASSES = frozenset({"bins", "clusters", "features"})
 _SCHEME_FIELDS: Mapping[str, frozenset[str]] = {
@@ -222,6 +227,8 @@ class Form(Section):
         dtype: of the samples.
         task: the learning task; null: classification if there are classes, else regression.
         outputs: numbers to predict for a sample; regression only.
+        columns: names of a table's feature columns, in the order of the flattened sample. A file may have them in
+            another order, and further columns. null: all columns but the labels, in the order of each file.
     """
 
     shape: Annotated[tuple[Count, ...], Field(strict=False, min_length=1, max_length=8)]
@@ -229,6 +236,19 @@ class Form(Section):
     dtype: Literal["float32", "int64"] = "float32"
     task: Literal["classification", "regression"] | None = None
     outputs: Count = 1
+    columns: Annotated[tuple[ColumnName, ...], Field(strict=False, min_length=1, max_length=10_000)] | None = None
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Form:
+        if self.columns is None:
+            return self
+        features = math.prod(self.shape)
+        if len(set(self.columns)) != len(self.columns) or len(self.columns) != features:
+            why = f"a sample of shape {list(self.shape)} has {features} features; name a column for each, and each once"
+            raise validation_error([Problem("columns", list(self.columns), why)])
+        if labels := [name for name in self.columns if LABEL_COLUMN.fullmatch(name)]:
+            raise validation_error([Problem("columns", labels, "a label is no feature; leave it out")])
+        return self
 
 
 class Bundle(Section):

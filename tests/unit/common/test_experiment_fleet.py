@@ -96,6 +96,14 @@ def test_variants_start_like_the_experiments_model_unless_they_say_otherwise() -
             "data={delivery: own, clients: 8, set: digits, label_noise: {ratio: 0.1}}",
             "the delivery 'own' does not use it",
         ),
+        (
+            "data={delivery: own, clients: 8, form: {shape: [2], classes: 2, columns: [a, a]}}",
+            "a sample of shape [2] has 2 features; name a column for each, and each once",
+        ),
+        (
+            "data={delivery: own, clients: 8, form: {shape: [2], classes: 2, columns: [a, label]}}",
+            "a label is no feature; leave it out",
+        ),
         ("data={delivery: brokr, clients: 8, set: digits}", "'local', 'broker', 'url' or 'own'"),
         ("data={delivery: url, clients: 8, set: digits, bundle: {url: 'ftp://a.org/b'}}", "data.bundle.url"),
         ("training.optimiser=adam", "the optimiser 'adam' has no momentum"),

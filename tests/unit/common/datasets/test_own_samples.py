@@ -63,6 +63,35 @@ def test_each_kind_gives_the_same_samples(
     assert (found.x.dtype.name, found.y.dtype.name) == ("float32", "int64")
 
 
+def test_targets_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    names = ["label_10", *(f"label_{number}" for number in range(9, -1, -1))]  # as text, 10 would come after 1
+    (tmp_path / "t.csv").write_text(f"{','.join(names)},a,b\n{','.join(name[6:] for name in names)},1,2\n")
+    found = read_own_samples(str(tmp_path / "t.csv"), DatasetForm("own", (2,), "float32", 0, "", (11,), "float32"))
+    assert found.y.tolist() == [[float(number) for number in range(11)]]
+
+
+@pytest.mark.parametrize("names", ["label,label_1", "label_0,label_2", "label_1,label_2"])
+def test_targets_without_a_number_of_their_own_are_refused(names: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(f"{names},a,b\n1,2,3,4\n")
+    with pytest.raises(DataUnavailableError, match="'label_0', 'label_1' and so on"):
+        read_own_samples(str(tmp_path / "t.csv"), DatasetForm("own", (2,), "float32", 0, "", (2,), "float32"))
+
+
+@pytest.mark.parametrize("write", [write_csv, write_parquet])
+def test_columns_are_found_by_their_names(write: Callable[[Path], str], tmp_path: Path) -> None:
+    source = write(tmp_path / "own")
+    assert read_own_samples(source, FORM, (), ("b", "a")).x.tolist() == X[:, ::-1].tolist()
+    narrow = DatasetForm("own", (1,), "float32", 3)
+    assert read_own_samples(source, narrow, (), ("b",)).x.tolist() == X[:, 1:].tolist()
+    with pytest.raises(DataUnavailableError, match="lacks the columns c, d of data.form.columns"):
+        read_own_samples(source, FORM, (), ("c", "d"))
+
+
+def test_a_suffix_in_capitals_and_blank_lines(tmp_path: Path) -> None:
+    (tmp_path / "T.CSV").write_text("a,b,label\n \n1.5,2,0\n\n")
+    assert read_own_samples(str(tmp_path / "T.CSV"), FORM).x.tolist() == [[1.5, 2.0]]
+
+
 def test_a_table_of_targets(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("label,a,b\n0.5,1,2\n")
     found = read_own_samples(str(tmp_path / "t.csv"), PRICE)
@@ -88,6 +117,9 @@ def test_a_package_that_is_not_allowed() -> None:
         ("a,b,label\n1,2,0.5\n", r"t.csv:2: a value of y is not a whole number, but the experiment needs int64"),
         ("a,b,label\n1,2,0\n1,2,3\n1,2,-1\n", r"t.csv:3: the label is not one .* 0 to 2; correct it \(2 samples"),
         ("\n\n", r"t.csv: has no samples"),
+        ("a;b;label\n1;2;0\n", r"t.csv:1: its columns are separated by ';'; save it with commas"),
+        ("a,b,label\n1_5,2,0\n", r"t.csv:2: '1_5' in the column 'a' is not a finite number"),
+        ("a,b,label\n1,2,٣\n", r"t.csv:2: '٣' in the column 'label'"),
     ],
 )
 def test_a_wrong_table_is_named(tmp_path: Path, text: str, reason: str) -> None:
