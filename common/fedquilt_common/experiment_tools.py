@@ -390,12 +390,11 @@ class ExperimentTools:
         from fedquilt_common.training.torch_setup import set_up_torch
 
         set_up_torch(threads)
-        at_once = evaluation_threads or threads
         build, blueprint = self.model_builder(model), None
         if model == self.experiment.model:
             build, blueprint = self._usual_builder, lambda: self.blueprint
         black = normalised_black(self.dataset.input_shape, self.experiment.data.normalise)
         return TorchLearner(
-            build, training, self.learning_task, on_progress, blueprint, lasting, meter, at_once, black,
-            lambda: self.dataset.train.x,
+            build, training, self.learning_task, on_progress, blueprint, lasting, meter, evaluation_threads or threads,
+            black, lambda: self.dataset.train.x,
         )  # fmt: skip

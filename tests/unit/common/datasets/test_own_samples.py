@@ -83,7 +83,7 @@ def test_columns_are_found_by_their_names(write: Callable[[Path], str], tmp_path
     assert read_own_samples(source, FORM, (), ("b", "a")).x.tolist() == X[:, ::-1].tolist()
     narrow = DatasetForm("own", (1,), "float32", 3)
     assert read_own_samples(source, narrow, (), ("b",)).x.tolist() == X[:, 1:].tolist()
-    with pytest.raises(DataUnavailableError, match="lacks the columns c, d of data.form.columns"):
+    with pytest.raises(DataUnavailableError, match=r"lacks the columns c, d of data\.form\.columns"):
         read_own_samples(source, FORM, (), ("c", "d"))
 
 
