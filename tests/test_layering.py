@@ -165,8 +165,8 @@ COMMON = {
     ),
     "aggregation": "algorithm_api errors learning_tasks process stored_samples submodels types wire",
     "datasets": (
-        "algorithm_api downloads errors experiment files learning_tasks plurals seeds stored_samples types user_imports "
-        "wire"
+        "algorithm_api downloads errors experiment files learning_tasks plurals seeds stored_samples types "
+        "user_imports wire"
     ),
     "algorithms": "aggregation algorithm_api augment errors learning_tasks seeds submodels training types user_imports",
     "experiment_tools": (
