@@ -32,6 +32,7 @@ _EPS: Final = 1e-8
 _KERAS_RHO: Final = 0.9
 _KERAS_EPS: Final = 1e-7
 _STEPS: Final = "steps"
+_MISSED: Final = "missed"
 _TOGETHER: Final = 1 << 20
 """Bytes of parameters that change together (1 MiB); a larger one changes alone, so that temporaries stay small."""
 
@@ -43,6 +44,11 @@ class JointStep:
     indices: tuple[int, ...]
     parameters: tuple[Tensor, ...]
     gradients: tuple[Tensor, ...]
+
+    def select(self, places: Sequence[int]) -> JointStep:
+        """Return a step of some of the parameters, by their places in this one."""
+        chosen = [(self.indices[at], self.parameters[at], self.gradients[at]) for at in places]
+        return JointStep(*zip(*chosen, strict=True))
 
 
 @dataclass
@@ -61,6 +67,8 @@ class Optimiser:
     scale: LossScale | None = None
     rate: float = field(init=False)
     _averages: dict[int, list[Tensor]] = field(default_factory=dict)
+    _missed: dict[int, int] = field(default_factory=dict)
+    """Steps in which a parameter had no gradient, by its place."""
     _steps: int = 0
 
     def __post_init__(self) -> None:
@@ -87,6 +95,8 @@ class Optimiser:
             if gradients is None:
                 return False
             self._steps += 1
+            for index in set(range(len(self.parameters))).difference(places):
+                self._missed[index] = self._missed.get(index, 0) + 1
             with self._explain_overflow():
                 for step in joint_steps(zip(places, parameters, gradients, strict=True)):
                     _UPDATES[self.training.optimiser](self, self._decay(step))
@@ -127,7 +137,10 @@ class Optimiser:
             for index, tensors in self._averages.items()
             for place, tensor in enumerate(tensors)
         }
-        return {_STEPS: np.array(self._steps), **averages, **(self.scale.state() if self.scale is not None else {})}
+        counted = self._averages if self.training.optimiser == "adam" else ()  # the others' steps do not depend on it
+        missed = {f"{names[i]}/{_MISSED}": np.array(self._missed[i]) for i in counted if self._missed.get(i)}
+        scale = self.scale.state() if self.scale is not None else {}
+        return {_STEPS: np.array(self._steps), **averages, **missed, **scale}
 
     def load(self, names: Sequence[str], state: Arrays) -> None:
         """Continue from what ``state`` returned for parameters with the same names.
@@ -141,6 +154,8 @@ class Optimiser:
             self.scale.load(state)
         for index, (name, parameter) in enumerate(zip(names, self.parameters, strict=True)):
             found = [state[f"{name}/{place}"] for place in range(2) if f"{name}/{place}" in state]
+            # one that was not trained in between starts anew
+            self._missed[index] = int(state.get(f"{name}/{_MISSED}", 0 if found else self._steps))
             if found:
                 stored = [torch.from_numpy(np.array(one)) for one in found]
                 self._averages[index] = [torch.empty_like(parameter).copy_(one) for one in stored]
@@ -175,30 +190,41 @@ class Optimiser:
 
         Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, algorithm 1.
         """
-        first, second, corrections = self._average_moments(step)
-        scale = torch._foreach_sqrt(second)
-        torch._foreach_div_(scale, corrections[1] ** 0.5)
-        torch._foreach_add_(scale, _EPS)
-        torch._foreach_addcdiv_(step.parameters, first, scale, value=-self.rate / corrections[0])
+        for taken, part in self._by_steps_taken(step):
+            first, second = self._average_moments(part)
+            corrections = _correct_moments(taken)
+            scale = torch._foreach_sqrt(second)
+            torch._foreach_div_(scale, corrections[1] ** 0.5)
+            torch._foreach_add_(scale, _EPS)
+            torch._foreach_addcdiv_(part.parameters, first, scale, value=-self.rate / corrections[0])
+
+    def _by_steps_taken(self, step: JointStep) -> Iterator[tuple[int, JointStep]]:
+        """Divide a joint step by the steps of its parameters with this one; torch counts them for each parameter."""
+        counts = [self._steps - self._missed.get(index, 0) for index in step.indices]
+        for taken in sorted(set(counts)):
+            own = [place for place, count in enumerate(counts) if count == taken]
+            yield taken, step if len(own) == len(counts) else step.select(own)
 
     def _adam_keras(self, step: JointStep) -> None:
         """Take one step of Adam as Keras does.
 
-        Epsilon, 1e-7, is added before the correction of the second average: Kingma and Ba, end of section 2.
+        Epsilon, 1e-7, is added before the correction of the second average: Kingma and Ba, end of section 2. Keras
+        counts the steps once for all parameters.
         """
-        first, second, corrections = self._average_moments(step)
+        first, second = self._average_moments(step)
+        corrections = _correct_moments(self._steps)
         scale = torch._foreach_sqrt(second)
         torch._foreach_add_(scale, _KERAS_EPS)
         rate = self.rate * corrections[1] ** 0.5 / corrections[0]
         torch._foreach_addcdiv_(step.parameters, first, scale, value=-rate)
 
-    def _average_moments(self, step: JointStep) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], list[float]]:
-        """Update Adam's averages of the gradients and of their squares; return them and what each is divided by."""
+    def _average_moments(self, step: JointStep) -> list[tuple[Tensor, ...]]:
+        """Update Adam's averages of the gradients and of their squares, and return them."""
         first, second = self._read_averages(step, 2)
         torch._foreach_lerp_(first, step.gradients, 1 - _BETAS[0])
         _multiply(second, _BETAS[1])
         torch._foreach_addcmul_(second, step.gradients, step.gradients, value=1 - _BETAS[1])
-        return first, second, [1 - beta**self._steps for beta in _BETAS]
+        return [first, second]
 
     def _rmsprop(self, step: JointStep) -> None:
         """Take one step of RMSprop.
@@ -225,6 +251,11 @@ class Optimiser:
         _multiply(square, kept)
         torch._foreach_addcmul_(square, step.gradients, step.gradients, value=1 - kept)
         return square
+
+
+def _correct_moments(steps: int) -> list[float]:
+    """Return what Adam's two averages are divided by after ``steps`` steps, because they began at zero."""
+    return [1 - beta**steps for beta in _BETAS]
 
 
 def _multiply(tensors: list[Tensor] | tuple[Tensor, ...], factor: float) -> None:

@@ -57,6 +57,36 @@ def loss_of(first: Tensor, second: Tensor, shares: bool, step: int) -> Tensor:
     return ((step + 1) * sums).square().sum()
 
 
+@pytest.mark.parametrize("options", [{"optimiser": "adam"}, {"optimiser": "rmsprop"}, {"momentum": 0.9}])
+def test_steps_are_counted_for_each_parameter_as_torch_does(options: dict[str, Any]) -> None:
+    """One of two layers has a gradient in each third step only, as with stochastic depth; and the optimiser is kept."""
+    torch.manual_seed(5)
+    mine = [nn.Parameter(torch.randn(3, 3)) for _ in range(2)]
+    theirs = [nn.Parameter(one.detach().clone()) for one in mine]
+    kinds = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
+    other = kinds.get(options.get("optimiser", ""), torch.optim.SGD)(theirs, lr=0.01, **momentum_of(options))
+    ours = Optimiser(mine, Training(lr=0.01, **options))
+    for step in range(9):
+        if step == 4:
+            kept, ours = ours.state("ab"), Optimiser(mine, Training(lr=0.01, **options))
+            ours.load("ab", kept)
+        x = torch.randn(4, 3)
+        ours.step(loss_of_layers(mine, x, both=step % 3 == 2))
+        other.zero_grad()
+        loss_of_layers(theirs, x, both=step % 3 == 2).backward()  # type: ignore[no-untyped-call]
+        other.step()
+    assert all(torch.equal(one, two) for one, two in zip(mine, theirs, strict=True))
+
+
+def momentum_of(options: dict[str, Any]) -> dict[str, float]:
+    return {"momentum": options["momentum"]} if "momentum" in options else {}
+
+
+def loss_of_layers(layers: list[nn.Parameter], x: Tensor, both: bool) -> Tensor:
+    hidden = x @ layers[0]
+    return (hidden @ layers[1] if both else hidden).square().mean()
+
+
 def test_a_gradient_of_one_number_is_divided_by_the_scale_once() -> None:
     parameter = nn.Parameter(torch.zeros(4))
     parameter.grad = torch.tensor(3.0 * 65536).expand(4)
