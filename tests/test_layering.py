@@ -189,7 +189,7 @@ COMMON = {
     "training_jobs": "files types wire",
     "worker_lines": "training_jobs",
     "completion": "",
-    "cli": "completion error_messages errors user_imports",
+    "cli": "completion error_messages errors process user_imports",
 }
 SERVER = {
     "round": "",

@@ -19,6 +19,7 @@ from typing import NoReturn
 from fedquilt_common import __version__
 from fedquilt_common.error_messages import print_error
 from fedquilt_common.errors import ExperimentError, FedquiltError, how_to_install
+from fedquilt_common.process.signals import is_interrupted, remember_interrupts
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("fedquilt_server.simulate_cli", "Run a small federation on this machine, with a live page."),
@@ -72,6 +73,7 @@ COMPLETE = "_FEDQUILT_COMPLETE"
 
 def main() -> NoReturn:
     """Run ``fedquilt`` with the arguments of this process; exits with a documented code."""
+    remember_interrupts()
     sys.exit(run(sys.argv[1:]))
 
 
@@ -90,11 +92,19 @@ def run(arguments: list[str]) -> int:
         print_error(f"the Python package {error.name} is missing: {how_to_install('server')}")
         return FedquiltError.exit_code
     except KeyboardInterrupt:
-        print_error("interrupted")
-        return INTERRUPTED
+        return _report_interruption()
     except SystemExit as leaving:
         return _exit_code(leaving)
+    except Exception:
+        if is_interrupted():  # an import has turned KeyboardInterrupt into this
+            return _report_interruption()
+        raise
     return 0
+
+
+def _report_interruption() -> int:
+    print_error("interrupted")
+    return INTERRUPTED
 
 
 def _replace_what_output_cannot_show() -> None:

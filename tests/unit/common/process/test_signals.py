@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 
+from fedquilt_common import cli
 from fedquilt_common.errors import EXIT_CODES
-from fedquilt_common.process.signals import STOP_SIGNALS, STOPPED_CODES, StopSignal
+from fedquilt_common.process.signals import STOP_SIGNALS, STOPPED_CODES, StopSignal, is_interrupted, remember_interrupts
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +62,40 @@ def test_under_nohup_a_closed_terminal_is_ignored() -> None:
     assert not stop()
     send(signal.SIGTERM)
     assert stop()
+
+
+def test_an_interrupt_that_an_import_swallows_stops_the_command() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    remember_interrupts()
+    assert not StopSignal()()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    remember_interrupts()
+    with contextlib.suppress(KeyboardInterrupt):  # as code in Rust does
+        send(signal.SIGINT)
+    stop = StopSignal()
+    assert (stop(), stop.exit_code) == (True, 130)
+
+
+def test_an_interrupt_that_an_import_turns_into_another_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def load(_name: str) -> None:
+        try:
+            send(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise RuntimeError("no schema") from None
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(cli.importlib, "import_module", load)
+    with pytest.raises(RuntimeError):
+        cli.run(["demo"])
+    remember_interrupts()
+    assert cli.run(["demo"]) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_a_process_that_ignores_interrupts_goes_on_ignoring_them() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    remember_interrupts()
+    send(signal.SIGINT)
+    assert not is_interrupted()
