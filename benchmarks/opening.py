@@ -1,7 +1,7 @@
 """Measures how long the status page takes to open, and keeps the history in benchmarks/results/opening.jsonl.
 
-    PYTHONPATH=. python benchmarks/opening.py            runs of 100, 1,000 and 10,000 rounds: print, append
-    PYTHONPATH=. python benchmarks/opening.py --dry-run  measure and print only
+    python benchmarks/opening.py            runs of 100, 1,000 and 10,000 rounds: print, append
+    python benchmarks/opening.py --dry-run  measure and print only
 
 The page is served by a process of its own, as a coordinator does, and opened by a headless Chromium. The first load
 fills the browser's cache and is not counted. ``paint`` is the browser's first contentful paint; ``curves`` is the time
@@ -22,6 +22,8 @@ from statistics import median
 from typing import Any
 
 from provenance import append_result, commit, machine
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.support.example_runs import row, running
 from tests.support.visit import open_browser
 

@@ -125,6 +125,7 @@ if TYPE_CHECKING:
     )
     from fedquilt_common.experiment.experiment import Experiment
     from fedquilt_common.learning_tasks.learning_task import LearningTask
+    from fedquilt_common.models.exits import MultiExit
     from fedquilt_common.models.static_norm import StaticBatchNorm
     from fedquilt_common.seeds import derive_seed
     from fedquilt_common.submodels.slices import Slice
@@ -140,7 +141,7 @@ __all__ = [
     "Declaration",
     "Learner", "TrainingPhase", "TrainingResult", "TrainingSettings", "Loss", "Batch", "BatchLoss", "Penalty",
     "OutputViews", "LearningTask",
-    "ClientId", "Arrays", "Examples", "Dataset", "Profile", "Slice", "StaticBatchNorm",
+    "ClientId", "Arrays", "Examples", "Dataset", "Profile", "Slice", "StaticBatchNorm", "MultiExit",
     "mean", "aggregate", "SubModelUpdate", "EVALUATE", "evaluate_on_clients", "evaluation_reply",
     "evaluate_locally", "count_locally", "derive_seed",
     # the published algorithms
@@ -211,6 +212,7 @@ _NAMES = {
     "UncuttableModelError UnknownNameError UnsupportedPrecisionError UpgradeFailedError",
     "fedquilt_common.experiment.experiment": "Experiment",
     "fedquilt_common.learning_tasks.learning_task": "LearningTask",
+    "fedquilt_common.models.exits": "MultiExit",
     "fedquilt_common.models.static_norm": "StaticBatchNorm",
     "fedquilt_common.seeds": "derive_seed",
     "fedquilt_common.submodels.slices": "Slice",

@@ -81,7 +81,8 @@ class ScaleFL:
         if count < most:
             raise SliceError(
                 f"algorithm.exits: the strongest boards train {most} exits, but the model has {count}; give the model "
-                f"{most - 1} early exits, such as model: {{name: convnet, exits: [0, 1]}}, or lower algorithm.exits"
+                f"{most - 1} early exits, such as model: {{name: convnet, exits: [0, 1]}} (in a model of your own, "
+                "fedquilt.MultiExit), or lower algorithm.exits"
             )
         if count > most:
             raise SliceError(

@@ -99,7 +99,7 @@ def _check_tls(address: BrokerAddress, context: ssl.SSLContext, connection: sock
     except ssl.SSLCertVerificationError as error:
         return [
             *checks,
-            Check("TLS", "fail", f"the broker's certificate: {error.verify_message}", _trust_advice(error)),
+            Check("TLS", "fail", f"the broker's certificate: {error.verify_message}", _trust_advice(error, address.ca)),
         ]
     except OSError as error:
         return [*checks, _explain_failed_handshake(address, error)]
@@ -119,11 +119,13 @@ def _end_tls(connection: ssl.SSLSocket) -> None:
         connection.unwrap()
 
 
-def _trust_advice(error: ssl.SSLCertVerificationError) -> str:
+def _trust_advice(error: ssl.SSLCertVerificationError, ca: str) -> str:
     if "expired" in error.verify_message or "not yet valid" in error.verify_message:
         return "Check this machine's clock first (`date`), then renew the certificate: `fedquilt federation renew`"
     if "match" in error.verify_message:
         return "The broker has another name: `fedquilt federation renew --broker NAME`, or use a name that it has"
+    if not ca:
+        return "Give the federation's CA with --ca: ca.crt of the board's files, or of federation/coordinator"
     return "This is not the broker of this federation, or --ca is that of another federation"
 
 

@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -97,8 +98,16 @@ def ntp_skew(host: str, port: int = NTP_PORT, timeout: float = 1.0) -> float | N
 
 
 def check_disk(state: Path) -> Check:
-    """Check the free space of the disk that holds ``state``, or will hold it."""
+    """Check that ``state`` can be written, and the free space of the disk that holds it, or will hold it."""
     place = next(path for path in (state, *state.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except PermissionError:
+        advice = f"Run this command as the agent's user, or let that user write {place}"
+        return Check("disk", "warn", f"this user may not write in {place}", advice)
+    except OSError as error:
+        return Check("disk", "fail", f"{place} cannot be written: {error.strerror}", "Choose another state folder")
     free = shutil.disk_usage(place).free / _GIB
     advice = "Free some space for data, models and replies"
     return grade("disk", free, 1.0, 0.2, f"{free:.1f} GiB free at {place}", advice)

@@ -170,13 +170,13 @@ class Experiment(Section):
         """The models, trainings and privacies that clients have, in the order of the clients; some may be equal."""
         return [variant for line in self.fleet for variant in self._variants_of(line)]
 
-    def trainings(self) -> Iterator[tuple[str, Training]]:
-        """Yield each training that clients have, with its key."""
+    def trainings(self, *, private: bool = False) -> Iterator[tuple[str, Training]]:
+        """Yield each training that clients have, with its key; ``private``: those with local privacy only."""
         for index, line in enumerate(self.fleet):
-            if not line.variants:
-                yield "training", self.training
-            for number, variant in enumerate(line.variants):
-                yield f"fleet.{index}.variants.{number}.training", variant.training
+            for number, variant in enumerate(self._variants_of(line)):
+                key = f"fleet.{index}.variants.{number}.training" if line.variants else "training"
+                if variant.privacy is not None or not private:
+                    yield key, variant.training
 
     def _variants_of(self, line: FleetLine) -> list[Variant]:
         return [self._variant_of(line, number) for number in range(max(1, len(line.variants)))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from torch import Tensor, nn
@@ -13,10 +14,24 @@ class MultiExit(nn.Module):
     """Stages in sequence, with a classifier after some of them and after the last.
 
     Arrays are named ``stages.<k>.`` and ``exits.<k>.``, where exit k follows stage ``after[k]``.
+
+    Args:
+        stages: modules, each of which takes what the one before returns; the first takes samples.
+        exits: modules that take what their stage returns, and return logits of shape (n, classes).
+        after: the stage that each exit follows, ascending from 0; the last exit follows the last stage.
+
+    Raises:
+        ExperimentError: the exits do not match their stages.
     """
 
     def __init__(self, stages: Sequence[nn.Module], exits: Sequence[nn.Module], after: Sequence[int]) -> None:
         super().__init__()
+        ascending = all(first < second for first, second in itertools.pairwise((-1, *after)))
+        if len(exits) != len(after) or not ascending or not after or after[-1] != len(stages) - 1:
+            raise ExperimentError(
+                f"MultiExit: {len(exits)} exits after the stages {list(after)} of {len(stages)}; give each exit a "
+                "stage of its own, counted from 0, and the last exit the last stage"
+            )
         self.stages = nn.ModuleList(stages)
         self.exits = nn.ModuleList(exits)
         self.after = tuple(after)

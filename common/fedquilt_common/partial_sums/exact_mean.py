@@ -69,7 +69,9 @@ def _fill(name: str, part: NDArray[Any], start: int, size: int, replies: Grouped
 
 
 def _limits(dtype: np.dtype[Any]) -> tuple[float, float]:
-    """Return the least and the largest number of fp64 that a dtype holds."""
+    """Return the least and the largest number of fp64 that a dtype holds; 0 and 1 for bools."""
+    if dtype.kind == "b":
+        return 0.0, 1.0
     kind = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
     low, high = float(kind.min), float(kind.max)
     return low, high if int(high) <= kind.max else math.nextafter(high, 0.0)

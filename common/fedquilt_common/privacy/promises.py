@@ -72,7 +72,7 @@ def _find_local_problems(experiment: Experiment, algorithm: Algorithm, task: str
         yield f"algorithm.name = {name}: it cannot train with `privacy`, because {reason}. Choose another one"
     if task not in TASKS:
         yield f"data.set = {experiment.data.set}: the loss of {task} mixes the samples of a batch; choose another one"
-    for place, training in experiment.trainings():
+    for place, training in experiment.trainings(private=True):
         for key in find_refused_keys(training):
             value = getattr(training, key)
             where = "training" if value == getattr(experiment.training, key) else place

@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -65,5 +66,8 @@ def _copy_into(tensor: Tensor, array: NDArray[Any], name: str) -> None:
             f"array '{name}' is {array.dtype} of shape {array.shape}, but the model has {tensor.dtype} of "
             f"shape {tuple(tensor.shape)}; both sides must build the same model"
         )
+    if tensor.dtype == torch.bfloat16:  # numpy does not have it
+        tensor.detach().copy_(torch.from_numpy(np.array(array, np.float32)))
+        return
     # With numpy, because torch warns about arrays that are read-only, as memory maps are.
     np.copyto(tensor.detach().numpy(), array, casting="unsafe")

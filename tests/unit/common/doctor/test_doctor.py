@@ -312,6 +312,8 @@ def test_certificates_that_are_not_good(made: Federation, tmp_path: Path) -> Non
         foreign = check_broker(address_of(made, own, ca=str(other.folder / "authority" / "ca.crt")), "lab")
         assert (foreign[-1].name, foreign[-1].state) == ("TLS", "fail")
         assert "--ca is that of another" in foreign[-1].advice
+        unnamed = check_broker(address_of(made, own, ca=""), "lab")
+        assert "Give the federation's CA with --ca" in unnamed[-1].advice
         broken = check_broker(address_of(made, own, key=str(own / "ca.crt")), "lab")
         assert (broken[-1].name, broken[-1].state) == ("TLS files", "fail")
     made.renew(["elsewhere.local"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import struct
@@ -137,13 +138,39 @@ def test_a_jetson(mode: str, state: str, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_room_and_grades(tmp_path: Path) -> None:
-    assert machine.check_disk(tmp_path / "not" / "there").name == "disk"
+    found = machine.check_disk(tmp_path / "not" / "there")
+    assert (found.name, "GiB free at" in found.said) == ("disk", True)
+    assert not list(tmp_path.iterdir())
     assert [grade("x", value, 10, 5, "", "do").state for value in (11, 10, 9, 5, 4)] == [
         "ok", "ok", "warn", "warn", "fail",
     ]  # fmt: skip
     found = check_torch()
     assert found.state in ("ok", "warn")
     assert "fp32" in found.said
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "said"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied"), "warn", "this user may not write in"),
+        (OSError(errno.EROFS, "Read-only file system"), "fail", "cannot be written: Read-only file system"),
+    ],
+)
+def test_a_state_folder_that_cannot_be_written(
+    error: OSError, state: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_folder: Path) -> None:
+        raise error
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    found = machine.check_disk(tmp_path)
+    assert (found.name, found.state, said in found.said) == ("disk", state, True)
+
+
+def test_a_state_folder_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    found = machine.check_disk(tmp_path / "file" / "state")
+    assert (found.state, found.said) == ("fail", f"{tmp_path / 'file'} cannot be written: Not a directory")
 
 
 def test_a_torch_that_cannot_be_loaded_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

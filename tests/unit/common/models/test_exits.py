@@ -114,3 +114,11 @@ def test_exits_that_there_are_not(exits: Any) -> None:
 def test_mlp_with_too_few_layers_for_an_exit(hidden: list[int]) -> None:
     with pytest.raises(ExperimentError, match=r"model\.exits"):
         built("mlp", {"hidden": hidden}, [0])
+
+
+@pytest.mark.parametrize(
+    ("exits", "after"), [(1, [0, 1]), (2, [1, 0]), (2, [0, 0]), (1, [0]), (0, []), (2, [-1, 1])], ids=str
+)
+def test_exits_that_do_not_match_their_stages(exits: int, after: list[int]) -> None:
+    with pytest.raises(ExperimentError, match="give each exit a stage of its own"):
+        MultiExit([nn.Linear(2, 2), nn.Linear(2, 2)], [nn.Linear(2, 1) for _ in range(exits)], after)

@@ -41,7 +41,7 @@ from fedquilt_common.wire.codec import BytesArrays, FileArrays, write_arrays
 from fedquilt_common.wire.messages import SUM_KEY, SumHeader
 
 HEADER = SumHeader(run="run", round=1, exchange=0)
-SIZES = {"w": 300, "steps": 1, "odd": 5}
+SIZES = {"w": 300, "steps": 1, "odd": 5, "mask": 3}
 
 
 FP32_MAX = float(np.finfo(np.float32).max)
@@ -60,6 +60,7 @@ def make_replies(clients: int) -> list[dict[str, Any]]:
             "w": (0.1 * rng.standard_normal((3, 100))).astype(np.float32),
             "steps": np.array(client),
             "odd": np.array([1e30, -1e-40, 0, 1 / 3, client], np.float32) * np.float32(rng.standard_normal()),
+            "mask": np.array([True, False, client % 3 > 0]),
         }
         for client in range(clients)
     ]

@@ -136,6 +136,17 @@ def test_a_private_experiment_passes_and_a_line_may_have_its_own_budget() -> Non
     check(privacy=None, fleet=[{"clients": 3}, {"clients": 1, "privacy": {"epsilon": 2.0}}])
 
 
+def test_clients_without_privacy_may_train_in_another_precision() -> None:
+    lines = [
+        {"clients": 2, "privacy": {"epsilon": 8.0}},
+        {"clients": 2, "variants": [{"training": {"precision": "bf16"}}]},
+    ]
+    check(privacy=None, fleet=lines)
+    lines[1]["privacy"] = {"epsilon": 8.0}
+    with pytest.raises(ExperimentError, match=r"fleet\.1\.variants\.0\.training\.precision = bf16"):
+        check(privacy=None, fleet=lines)
+
+
 def test_only_training_in_the_open_is_checked() -> None:
     assert privacy_problem(Echo()) == ""
     check(privacy=None, training={"sampling": "balanced"})

@@ -86,7 +86,7 @@ def test_an_interrupt_that_an_import_turns_into_another_error(
             raise RuntimeError("no schema") from None
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    monkeypatch.setattr(cli.importlib, "import_module", load)
+    monkeypatch.setattr("importlib.import_module", load)
     with pytest.raises(RuntimeError):
         cli.run(["demo"])
     remember_interrupts()
