@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.datasets.archives import ListedFile, PublishedFile, list_files, read_listed
-from fedquilt_common.datasets.files import dataset_folder
+from fedquilt_common.datasets.files import dataset_folder, note_file
 from fedquilt_common.datasets.parts import DatasetPart, PartedDataset, Split
 from fedquilt_common.datasets.repairs import describe_repairs
 from fedquilt_common.datasets.windows import hold_out
@@ -189,14 +189,12 @@ def _hold_out_sequences(images: Sequence[ListedFile]) -> tuple[list[ListedFile],
 def _find_labels(place: Path, images: Sequence[ListedFile], repairs: Counter[str]) -> dict[str, ListedFile]:
     """Return the annotations of each image by its key."""
     labels = {_key(file): file for file in list_files(place, _is_label_file)}
-    seen = dict[str, ListedFile]()
+    seen = dict[str, str]()
     for image in images:
         stem = PurePath(image.member or image.path).stem
         if _key(image) not in labels:
             raise DataUnavailableError(f"{image.where}: there is no annotations/{stem}.txt for it; put it there")
-        if stem in seen:
-            raise DataUnavailableError(f"{image.where}: is also {seen[stem].where}; remove one of the two")
-        seen[stem] = image
+        note_file(seen, stem, image.where)
     repairs["annotations without an image left out"] += len(labels) - len(images)
     return labels
 
