@@ -107,8 +107,13 @@ def _lock(target: Path) -> Iterator[None]:
 
 
 def _find_finished(target: Path, sha256: str | None, size: int | None) -> FetchedFile | None:
-    """Return the file if it is there and as expected. Its name alone shows that its download was complete."""
+    """Return the file if it is there and as expected. Its name alone shows that its download was complete.
+
+    An empty file that nobody expects is not one: a redirection of the shell or a full disk leaves such files.
+    """
     if not target.is_file() or (size is not None and target.stat().st_size != size):
+        return None
+    if not target.stat().st_size and size is None and sha256 is None:
         return None
     found = digest_file(target, "sha256")
     return FetchedFile(target, target.stat().st_size, found, True) if sha256 in (None, found) else None
@@ -146,6 +151,11 @@ def _transfer(
 def _check(url: str, path: Path, sha256: str | None, size: int | None, *, resumed: bool) -> FetchedFile:
     """Compare a complete download with what is expected."""
     file = FetchedFile(path, path.stat().st_size, digest_file(path, "sha256"))
+    if not file.size and size is None and sha256 is None:
+        raise DownloadError(
+            f"{url}: the server's file is empty (0 bytes), so it was deleted. Run the command again; if the error "
+            "stays, look at the publisher's page for its new address"
+        )
     if size in (None, file.size) and sha256 in (None, file.sha256):
         return file
     found, wanted = (

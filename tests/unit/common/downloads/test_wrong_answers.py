@@ -109,3 +109,20 @@ def test_a_proxy_that_cannot_be_used_is_named(
 def test_a_strange_wait_is_ignored(server: FileServer, tmp_path: Path, wait: str) -> None:
     server.faults = [answer_status(503, Retry_After=wait)]
     assert fetch(server.url("/a.bin"), tmp_path / "a.bin", DIGEST, retries=AT_ONCE).size == SIZE
+
+
+def test_an_empty_answer_is_no_file(server: FileServer, tmp_path: Path) -> None:
+    server.faults = [answer_bytes(200, b"", Content_Length="0")]
+    with pytest.raises(DownloadError, match=r"a\.bin: the server's file is empty \(0 bytes\), so it was deleted"):
+        fetch(server.url("/a.bin"), tmp_path / "a.bin", retries=AT_ONCE)
+    assert names(tmp_path) == []
+    (tmp_path / "a.bin").write_bytes(b"")
+    assert fetch(server.url("/a.bin"), tmp_path / "a.bin", retries=AT_ONCE).sha256 == DIGEST
+
+
+def test_a_file_that_is_empty_as_published_is_one(server: FileServer, tmp_path: Path) -> None:
+    server.files["/a.bin"] = b""
+    digest = hashlib.sha256(b"").hexdigest()
+    assert fetch(server.url("/a.bin"), tmp_path / "a.bin", digest, retries=AT_ONCE).size == 0
+    assert fetch(server.url("/a.bin"), tmp_path / "b.bin", None, 0, retries=AT_ONCE).size == 0
+    assert fetch(server.url("/a.bin"), tmp_path / "b.bin", digest, 0, retries=AT_ONCE).was_there
