@@ -165,7 +165,7 @@ def _read_annotations(path: Path, repairs: Counter[str]) -> _Videos:
 def _read_rows(path: Path) -> Iterator[tuple[str, _Row]]:
     """Read the rows below the header, each with its file and line for errors."""
     with open_packed(path) as stream, report_csv_errors(path):
-        text = io.TextIOWrapper(stream, "utf-8", errors="replace", newline="")
+        text = io.TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="")
         rows = csv.DictReader(_read_whole_lines(text, path))
         if missing := [column for column in _COLUMNS if column not in (rows.fieldnames or ())]:
             raise DataUnavailableError(f"{path}, line 1: lacks the columns {', '.join(missing)}; fetch the file again")
@@ -302,10 +302,16 @@ def _open_sound(sound: Sound) -> Iterator[_OpenSound]:
 @contextmanager
 def _open_array(sound: Sound) -> Iterator[_OpenSound]:
     with _open_hdf5(sound.path) as file:
-        array = file[sound.video]
+        try:
+            array = file[sound.video]
+        except KeyError as error:
+            raise DataUnavailableError(
+                f"{sound.where}: is a link to an array that is not there ({error}); put the file there that it links to"
+            ) from None
         if getattr(array, "ndim", 0) != 1 or array.dtype.kind != "f":
             raise DataUnavailableError(
-                f"{sound.where}: is not an array of floating-point numbers with one dimension; fetch the file again"
+                f"{sound.where}: is not an array of floating-point numbers with one dimension; convert it to numbers "
+                "from -1 to 1, or fetch the file again"
             )
         yield _OpenSound(len(array), lambda start, stop: array[start:stop])
 

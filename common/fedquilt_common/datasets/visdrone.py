@@ -60,6 +60,8 @@ _HEADER = 1 << 18
 _SPLIT = re.compile(r"(?:^|[-/\\])(train|val|test-dev|test)(?:\.zip)?(?=[/\\]|$)")
 _LABEL_FOLDERS = ("annotations", "labels")
 _COLUMNS = {",": 8, " ": 5}
+_LARGEST_PART = 2
+"""Greatest number of a box in YOLO's form, whose edge may lie outside the image."""
 """Numbers in a line by what is between them: VisDrone's own form, and YOLO's."""
 
 
@@ -213,7 +215,7 @@ def _read_labels(images: Sequence[ListedFile], labels: Sequence[ListedFile], rep
 def _parse_boxes(file: PublishedFile, size: tuple[int, int], repairs: _Repairs) -> NDArray[np.float64]:
     """Return category, left, top, width and height in pixels of each object, of shape (objects, 5)."""
     boxes = list[list[float]]()
-    for line, words in enumerate(file.data.decode("utf-8", errors="replace").splitlines(), 1):
+    for line, words in enumerate(file.data.decode("utf-8-sig", errors="replace").splitlines(), 1):
         if words.strip():
             boxes.append(_parse_box(words.strip(), size, f"{file.where}, line {line}"))
             if "," not in words:
@@ -237,6 +239,11 @@ def _parse_box(words: str, size: tuple[int, int], where: str) -> list[float]:
         left, top, width, height, category = *values[:4], values[5]
     else:
         category, x, y, width, height = values
+        if max(values[1:]) > _LARGEST_PART:
+            raise DataUnavailableError(
+                f"{where}: has a number above {_LARGEST_PART}, but YOLO's form has parts of the image from 0 to 1, not "
+                "pixels; divide by the image's width and height"
+            )
         left, top = (x - width / 2) * size[0], (y - height / 2) * size[1]
         width, height = width * size[0], height * size[1]
     if category not in range(len(CLASSES)):

@@ -217,6 +217,23 @@ def test_no_sound(tmp_path: Path) -> None:
         epic_sounds.load(tmp_path)
 
 
+def test_a_link_to_sound_that_is_not_there(tmp_path: Path) -> None:
+    place = write(tmp_path, row("P01_01", 0, 4800, 1), row("P01_02", 0, 4800, 2))
+    write_hdf5(place, P01_02=noise(4800))
+    with h5py.File(place / "EPIC_audio.hdf5", "a") as file:
+        file["P01_01"] = h5py.SoftLink("/nowhere")
+    with pytest.raises(DataUnavailableError, match=r"P01_01: is a link to an array that is not there"):
+        epic_sounds.load(tmp_path)
+
+
+def test_annotations_that_begin_with_a_mark_of_their_encoding(tmp_path: Path) -> None:
+    place = write(tmp_path, row("P01_01", 0, 4800, 1), row("P01_02", 0, 4800, 2))
+    write_hdf5(place, P01_01=noise(4800), P01_02=noise(4800))
+    path = place / "EPIC_Sounds_train.csv"
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    assert read(tmp_path).train.y.tolist() == [1]
+
+
 def test_sound_that_ends_before_a_segment(tmp_path: Path) -> None:
     place = write(tmp_path, row("P01_01", 4800, 9600, 1), row("P01_02", 0, 4800, 2))
     write_hdf5(place, P01_01=noise(4800), P01_02=noise(4800))
