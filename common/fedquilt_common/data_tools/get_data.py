@@ -11,6 +11,7 @@ from fedquilt_common.data_tools.manifest import NAME, DownloadRecord, add_record
 from fedquilt_common.data_tools.published import find_folder
 from fedquilt_common.data_tools.sources import SOURCES, STEPS, PublishedFileSource, Unpacking
 from fedquilt_common.datasets import DATASETS
+from fedquilt_common.downloads.addresses import hide_password
 from fedquilt_common.downloads.fetch import fetch
 from fedquilt_common.downloads.partial import OnBytes
 from fedquilt_common.downloads.unpack import OnUnpacked, remove, unpack, unpack_file
@@ -38,7 +39,7 @@ class ReceivedFile:
 
     Attributes:
         name: in the data set's folder.
-        url: where it comes from; "" if it was there before the first download.
+        url: where it comes from, without a password; "" if it was there before the first download.
         sha256: its digest, in hex.
         size: its bytes.
         was_there: it was downloaded before.
@@ -98,7 +99,9 @@ def _choose_url(source: PublishedFileSource, mirror: str | None, files: int) -> 
     if mirror.endswith("/"):
         return mirror + source.name
     if files != 1:
-        raise ExperimentError(f"--url {mirror}: the data set has {files} files; give the address of a folder, with /")
+        raise ExperimentError(
+            f"--url {hide_password(mirror)}: the data set has {files} files; give the address of a folder, with /"
+        )
     return mirror
 
 
@@ -144,7 +147,7 @@ def _download(source: PublishedFileSource, folder: Path, url: str, on_file: OnFi
         raise
     if file.was_there:
         url = first.url if first else ""
-    record = DownloadRecord(url, file.sha256, file.size, source.unpack.name if source.unpack else "")
+    record = DownloadRecord(hide_password(url), file.sha256, file.size, source.unpack.name if source.unpack else "")
     if source.unpack is None:
         if url:
             add_record(folder, source.name, record)

@@ -99,3 +99,14 @@ def test_an_archive_that_a_person_put_there_is_unpacked_once(
     assert (read_records(folder)["wisdm.zip"]["url"], sorted(path.name for path in folder.glob("[!.]*"))) == (
         "", ["SOURCES.json", "published"],
     )  # fmt: skip
+
+
+def test_a_password_of_a_mirror_is_not_kept(
+    server: FileServer, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mirror = server.url("/").replace("://", "://user:secret@")
+    assert cli.run(["data", "get", "epic-sounds", "--url", mirror, "--json"]) == 12
+    assert read_records(place)[TRAIN]["url"] == server.url(f"/{TRAIN}")
+    assert cli.run(["data", "get", "mnist", "--url", f"{mirror}a.gz"]) == 4
+    printed = capsys.readouterr()
+    assert "secret" not in printed.out + printed.err + (place / "SOURCES.json").read_text()

@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.file_server import FileServer, answer_bytes, answer_status, change_file, cut_after, serve_files
+from tests.support.file_server import (
+    Fault,
+    FileServer,
+    answer_bytes,
+    answer_status,
+    change_file,
+    cut_after,
+    serve_files,
+)
 
 from fedquilt_common.downloads.fetch import fetch
 from fedquilt_common.downloads.retries import Retries
@@ -126,3 +134,13 @@ def test_a_file_that_is_empty_as_published_is_one(server: FileServer, tmp_path: 
     assert fetch(server.url("/a.bin"), tmp_path / "a.bin", digest, retries=AT_ONCE).size == 0
     assert fetch(server.url("/a.bin"), tmp_path / "b.bin", None, 0, retries=AT_ONCE).size == 0
     assert fetch(server.url("/a.bin"), tmp_path / "b.bin", digest, 0, retries=AT_ONCE).was_there
+
+
+@pytest.mark.parametrize("fault", [answer_status(404), answer_bytes(200, b"", Content_Length="0"), cut_after(CUT)])
+def test_a_password_in_the_address_is_not_shown(server: FileServer, tmp_path: Path, fault: Fault) -> None:
+    server.faults = [fault] * 3
+    url = server.url("/a.bin").replace("://", "://user:secret@")
+    with pytest.raises(DownloadError) as error:
+        fetch(url, tmp_path / "a.bin", retries=Retries(attempts=1))
+    assert str(error.value).startswith(server.url("/a.bin"))
+    assert "secret" not in "".join(path.read_text() for path in tmp_path.glob("*.json"))
