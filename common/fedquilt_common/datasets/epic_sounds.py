@@ -98,7 +98,7 @@ class Sound:
 
 _Videos = dict[tuple[int, str], list[SoundSegment]]
 """Segments by participant and video."""
-_Row = Mapping[str, Any]
+_AnnotationRow = Mapping[str, Any]
 
 
 def load(folder: Path | None = None) -> PartedDataset:
@@ -146,7 +146,7 @@ def _describe_missing(videos: Mapping[Split, _Videos]) -> Iterator[str]:
 
 def _read_annotations(path: Path, repairs: Counter[str]) -> _Videos:
     """Read the segments of a file; those of a repeated row count once."""
-    videos, found = _Videos(), dict[str, _Row]()
+    videos, found = _Videos(), dict[str, _AnnotationRow]()
     for where, row in _read_rows(path):
         participant, segment = _parse_row(row, where)
         if found.setdefault(row["annotation_id"], row) is row:
@@ -162,7 +162,7 @@ def _read_annotations(path: Path, repairs: Counter[str]) -> _Videos:
     return dict(sorted(videos.items()))
 
 
-def _read_rows(path: Path) -> Iterator[tuple[str, _Row]]:
+def _read_rows(path: Path) -> Iterator[tuple[str, _AnnotationRow]]:
     """Read the rows below the header, each with its file and line for errors."""
     with open_packed(path) as stream, report_csv_errors(path):
         text = io.TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="")
@@ -181,7 +181,7 @@ def _read_whole_lines(text: Iterable[str], path: Path) -> Iterator[str]:
         yield line
 
 
-def _parse_row(row: _Row, where: str) -> tuple[int, SoundSegment]:
+def _parse_row(row: _AnnotationRow, where: str) -> tuple[int, SoundSegment]:
     participant = _PARTICIPANT.fullmatch(row["participant_id"] or "")
     if not participant or not re.fullmatch(rf"{participant[0]}_\d+", row["video_id"] or ""):
         raise DataUnavailableError(
