@@ -139,7 +139,7 @@ def _squared_distances(points: Whole, centres: Whole) -> Whole:
 
 
 @dataclass(frozen=True)
-class _Scale:
+class _InputScale:
     """What the inputs have to become before they are rounded, so that differences between samples remain.
 
     Attributes:
@@ -157,7 +157,7 @@ class _Scale:
         return exact.clip(-self.largest, self.largest, out=exact)
 
 
-def _find_scale(x: NDArray[Any]) -> _Scale:
+def _find_scale(x: NDArray[Any]) -> _InputScale:
     """Return the scale of inputs: of most, it is their own.
 
     Inputs that lie close together far from 0 lose this offset. Where less than 1 % of the samples have values far
@@ -171,7 +171,7 @@ def _find_scale(x: NDArray[Any]) -> _Scale:
     high, low = float(highs[len(x) - 1 - few]), float(lows[few])
     offset = low if high - low < max(high, -low) / _FAR else 0.0
     usual, largest = max(high - offset, offset - low), max(float(highs[-1]) - offset, offset - float(lows[0]))
-    return _Scale(offset, _CLIPPED * usual if 0 < _FAR * usual < largest else max(largest, 0.0))
+    return _InputScale(offset, _CLIPPED * usual if 0 < _FAR * usual < largest else max(largest, 0.0))
 
 
 def _largest(values: NDArray[Any]) -> float:
