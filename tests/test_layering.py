@@ -179,7 +179,7 @@ COMMON = {
     "catalogue": "algorithms command_app datasets errors models user_imports",
     "data_tools": (
         "aggregation catalogue cli command_app datasets downloads errors experiment_file experiment_tools files "
-        "learning_tasks rejections terminal terminal_text types user_imports wire"
+        "learning_tasks plurals rejections terminal terminal_text types user_imports wire"
     ),
     "broker_options": "errors wire",
     "doctor": (

@@ -9,7 +9,9 @@ from fedquilt_common.terminal_text import printable
 
 PREFIX: Final = "fedquilt: "
 """The line of an error begins with it."""
-RESUME: Final = "run the same command again to resume (`fedquilt coordinator` with --resume)"
+AGAIN: Final = "run the same command again"
+"""What to do about a command that ended too early."""
+RESUME: Final = f"{AGAIN} to resume (`fedquilt coordinator` with --resume)"
 """What to do about a run that ended before its last round."""
 _KEPT: Final = "\n\t"
 

@@ -137,6 +137,27 @@ def test_large_inputs_are_read_a_few_at_a_time() -> None:
     assert np.array_equal(found, cluster_inputs(images, 3, "pca", seed=0))
 
 
+def test_an_offset_of_all_inputs_changes_no_cluster() -> None:
+    x = load_dataset("digits").train.x
+    assert np.array_equal(cluster_inputs(16 * x + 2**20, 10, "pca", seed=4), cluster_inputs(x, 10, "pca", seed=4))
+
+
+@pytest.mark.parametrize("value", [1e5, -1e6])
+def test_an_extreme_input_does_not_hide_the_clusters_of_the_others(value: float) -> None:
+    x, which = blobs()
+    x[7, 1, 2] = value
+    found = np.delete(cluster_inputs(x, 4, "pca", seed=0), 7)
+    assert len({(int(a), int(b)) for a, b in zip(found, np.delete(which, 7), strict=True)}) == len(set(found)) >= 3
+
+
+def test_fewer_clusters_than_asked_for_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    x = np.repeat(np.eye(3, dtype=np.float32), 4, axis=0)
+    assert len(set(cluster_inputs(x, 3, "pca", seed=0).tolist())) == 3
+    assert not caplog.messages
+    assert len(set(cluster_inputs(x, 5, "pca", seed=0).tolist())) == 3
+    assert caplog.messages == ["data.partition.clusters = 5: the samples have only 3 clusters"]
+
+
 @given(st.integers(0, 2**31), st.integers(2, 6))
 def test_clusters_by_seed(seed: int, clusters: int) -> None:
     x, _ = blobs(40)

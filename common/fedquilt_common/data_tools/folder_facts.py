@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import re
 import warnings
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from fedquilt_common.data_tools.published import PUBLISHED, find_folder
-from fedquilt_common.datasets.files import find_files, open_packed
+from fedquilt_common.data_tools.table_facts import describe_tables, is_table, read_table
+from fedquilt_common.datasets.files import find_files
 from fedquilt_common.downloads.members import DAMAGE, TAR_SUFFIXES, read_tar_members, read_zip_members
 from fedquilt_common.errors import DataUnavailableError
 
-_TABLES: Final = frozenset({".csv", ".txt", ".json", ".tsv"})
 _IMAGES: Final = frozenset({".png", ".jpg", ".jpeg"})
 _ARCHIVES: Final = (".zip", *TAR_SUFFIXES)
 _LARGEST: Final = 512 << 20
-"""Bytes of a packed file up to which its rows or members are counted."""
-_LONGEST_LINE: Final = 4 << 20
-"""Characters of a line up to which the rows of a table are counted; a file without line ends would fill the memory."""
+"""Bytes of a file, or of all tables of one kind in one folder, up to which rows or members are counted."""
+_TOO_LARGE: Final = "not looked into, because of its size"
 _MOST_EACH: Final = 8
 """Files of one kind in one folder that are described one by one; more are described together."""
-_CLASS_COLUMNS: Final = ("class", "label", "activity")
 
 
 @dataclass(frozen=True)
@@ -78,59 +73,34 @@ def describe_folder(folder: Path) -> list[FileFacts]:
 def _describe_group(folder: Path, paths: Sequence[Path]) -> list[FileFacts]:
     if len(paths) <= _MOST_EACH and paths[0].suffix not in _IMAGES:
         return [_describe_file(folder, path) for path in paths]
-    first = paths[0].relative_to(folder)
-    what = _describe_images(paths) if paths[0].suffix in _IMAGES else ""
+    path = str(paths[0].relative_to(folder).with_name(f"*{paths[0].suffix}"))
     size = sum(path.stat().st_size for path in paths)
-    return [FileFacts(str(first.with_name(f"*{first.suffix}")), len(paths), size, what)]
+    if all(map(is_table, paths)):
+        return [FileFacts(path, len(paths), size, *_describe_tables(paths, size))]
+    return [FileFacts(path, len(paths), size, _describe_images(paths) if paths[0].suffix in _IMAGES else "")]
+
+
+def _describe_tables(paths: Sequence[Path], size: int) -> tuple[str, Mapping[str, int]]:
+    if size > _LARGEST:
+        return _TOO_LARGE, {}
+    try:
+        return describe_tables([read_table(path) for path in paths])
+    except DataUnavailableError as error:
+        return str(error).removeprefix(f"{paths[0].parent}/"), {}
 
 
 def _describe_file(folder: Path, path: Path) -> FileFacts:
     name, size = str(path.relative_to(folder)), path.stat().st_size
-    plain = Path(re.sub(r"\.(gz|xz)$", "", path.name))
     try:
         if size > _LARGEST:
-            return FileFacts(name, 1, size, "not looked into, because of its size")
+            return FileFacts(name, 1, size, _TOO_LARGE)
         if path.name.endswith(_ARCHIVES):
             return FileFacts(name, 1, size, _describe_archive(path))
-        if plain.suffix in _TABLES:
-            return FileFacts(name, 1, size, *_describe_table(path, "," if plain.suffix == ".csv" else None))
+        if is_table(path):
+            return FileFacts(name, 1, size, *describe_tables([read_table(path)]))
     except DataUnavailableError as error:
         return FileFacts(name, 1, size, str(error).removeprefix(f"{path}: "))
     return FileFacts(name, 1, size)
-
-
-def _describe_table(path: Path, delimiter: str | None) -> tuple[str, dict[str, int]]:
-    try:
-        with open_packed(path) as stream:
-            text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
-            lines = _read_lines(text)
-            return _count_rows(csv.reader(lines) if delimiter else (line.split() for line in lines), delimiter)
-    except (csv.Error, ValueError) as error:
-        raise DataUnavailableError(f"its rows cannot be counted: {error}") from error
-
-
-def _read_lines(text: IO[str]) -> Iterator[str]:
-    """Read the lines of a file, which may have a single one of gigabytes."""
-    while line := text.readline(_LONGEST_LINE):
-        if len(line) >= _LONGEST_LINE:
-            raise ValueError(f"a line has {_LONGEST_LINE:,} characters or more")
-        yield line
-
-
-def _count_rows(rows: Iterator[list[str]], delimiter: str | None) -> tuple[str, dict[str, int]]:
-    header = next(rows, [])
-    column = next((header.index(name) for name in _CLASS_COLUMNS if name in header), None)
-    counts, total = Counter[str](), 0
-    for row in rows:
-        total += 1
-        if column is not None and column < len(row):
-            counts[row[column]] += 1
-    lines = f"{total:,} rows below a header" if delimiter and not _is_number(header) else f"{total + 1:,} rows"
-    return f"{lines}, {len(header)} columns", dict(sorted(counts.items()))
-
-
-def _is_number(row: Sequence[str]) -> bool:
-    return any(re.fullmatch(r"\s*[-+]?\d+(\.\d*)?([eE][-+]?\d+)?\s*", cell) for cell in row)
 
 
 def _describe_archive(path: Path) -> str:

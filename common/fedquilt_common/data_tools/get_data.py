@@ -11,6 +11,7 @@ from fedquilt_common.data_tools.manifest import NAME, DownloadRecord, add_record
 from fedquilt_common.data_tools.published import find_folder
 from fedquilt_common.data_tools.sources import SOURCES, STEPS, PublishedFileSource, Unpacking
 from fedquilt_common.datasets import DATASETS
+from fedquilt_common.downloads.addresses import hide_password
 from fedquilt_common.downloads.fetch import fetch
 from fedquilt_common.downloads.partial import OnBytes
 from fedquilt_common.downloads.unpack import OnUnpacked, remove, unpack, unpack_file
@@ -38,11 +39,12 @@ class ReceivedFile:
 
     Attributes:
         name: in the data set's folder.
-        url: where it comes from.
+        url: where it comes from, without a password; "" if it was there before the first download.
         sha256: its digest, in hex.
         size: its bytes.
         was_there: it was downloaded before.
-        checksum: ``published`` if it is known from elsewhere; ``recorded`` if only its first download is known.
+        checksum: ``published`` if it is known from elsewhere; ``recorded`` if only its first download is known;
+            ``unknown`` if none is published, and the file was there before the first download.
         unpacked: the folder or file that it was unpacked to; "" if loaders read it as it is.
     """
 
@@ -97,7 +99,9 @@ def _choose_url(source: PublishedFileSource, mirror: str | None, files: int) -> 
     if mirror.endswith("/"):
         return mirror + source.name
     if files != 1:
-        raise ExperimentError(f"--url {mirror}: the data set has {files} files; give the address of a folder, with /")
+        raise ExperimentError(
+            f"--url {hide_password(mirror)}: the data set has {files} files; give the address of a folder, with /"
+        )
     return mirror
 
 
@@ -133,18 +137,20 @@ def _check_target(source: PublishedFileSource, folder: Path) -> None:
 
 def _download(source: PublishedFileSource, folder: Path, url: str, on_file: OnFile) -> ReceivedFile:
     known = read_records(folder).get(source.name)
+    first = known if known and known.url else None  # the first download
+    expected = source.sha256 or (first.sha256 if first else None)
     try:
-        file = fetch(
-            url, folder / source.name, source.sha256 or (known.sha256 if known else None), source.size,
-            on_file(source.name),
-        )  # fmt: skip
+        file = fetch(url, folder / source.name, expected, source.size, on_file(source.name))
     except DownloadError as error:
-        if source.sha256 is None and known is not None:
+        if source.sha256 is None and first is not None:
             raise DownloadError(f"{error}. {folder / NAME} has the digest of the first download") from error
         raise
-    record = DownloadRecord(url, file.sha256, file.size, source.unpack.name if source.unpack else "")
+    if file.was_there:
+        url = first.url if first else ""
+    record = DownloadRecord(hide_password(url), file.sha256, file.size, source.unpack.name if source.unpack else "")
     if source.unpack is None:
-        add_record(folder, source.name, record)
+        if url:
+            add_record(folder, source.name, record)
     else:
         ready = _unpack(file.path, folder, source.unpack, on_file)
         add_record(folder, source.name, record)  # first, so that what has the final name is known to be complete
@@ -182,5 +188,5 @@ def _unpack_inner(archive: Path, inner: str, target: Path, on_progress: OnUnpack
 
 
 def _describe(source: PublishedFileSource, record: DownloadRecord, was_there: bool) -> ReceivedFile:
-    checksum = "published" if source.sha256 else "recorded"
+    checksum = "published" if source.sha256 else "recorded" if record.url else "unknown"
     return ReceivedFile(source.name, record.url, record.sha256, record.size, was_there, checksum, record.unpacked)

@@ -19,7 +19,7 @@ class DownloadRecord:
     """A file that was downloaded.
 
     Attributes:
-        url: where it came from.
+        url: where it came from; "" if it was there before, and was only unpacked.
         sha256: its digest, in hex.
         size: its bytes.
         unpacked: the folder or file that it was unpacked to; "" if it was not.

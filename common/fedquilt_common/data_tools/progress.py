@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from rich.filesize import decimal
 from rich.progress import (
@@ -23,6 +24,13 @@ from fedquilt_common.data_tools.list_data import ListedSet
 from fedquilt_common.data_tools.shard_folder import OnShard
 from fedquilt_common.downloads.partial import OnBytes
 from fedquilt_common.terminal import make_console
+
+_DIGESTS: Final[Mapping[str, str]] = {
+    "published": "SHA-256 as published",
+    "recorded": "no checksum is published, so its SHA-256 {} is recorded and checked from now on",
+    "unknown": "no checksum is published, and this command did not download it, so its contents are not checked",
+}
+"""What the line of a file has on its contents; {} is the SHA-256."""
 
 
 @contextmanager
@@ -67,11 +75,7 @@ def show_files(what: str, *, visible: bool) -> Iterator[OnShard]:
 def describe_file(file: ReceivedFile) -> str:
     """Return the line about a complete file."""
     state = "was there" if file.was_there else "downloaded"
-    checked = (
-        "SHA-256 as published"
-        if file.checksum == "published"
-        else f"no checksum is published, so its SHA-256 {file.sha256} is recorded and checked from now on"
-    )
+    checked = _DIGESTS[file.checksum].format(file.sha256)
     unpacked = f"; unpacked to {file.unpacked}" if file.unpacked else ""
     return f"{file.name}: {state}, {decimal(file.size)}; {checked}{unpacked}"
 

@@ -6,6 +6,7 @@ The same samples give the same bytes: files are in order, uncompressed, and with
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import tarfile
 import zipfile
@@ -16,6 +17,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from fedquilt_common.data_tools.shard_folder import MANIFEST, ShardManifest, read_manifest
+from fedquilt_common.downloads.drive import is_drive_url
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.files.digests import digest_file
 from fedquilt_common.files.disk_errors import report_disk_errors
@@ -114,24 +116,30 @@ def publish_manifest(folder: Path, addresses: Path, out: Path) -> PublishedBundl
 
 
 def _read_addresses(path: Path) -> dict[str, str]:
-    links = {}
-    for number, line in enumerate(read_text(path).splitlines(), 1):
+    links, names = dict[str, str](), dict[str, str]()
+    for number, line in enumerate(read_text(path).removeprefix("\ufeff").splitlines(), 1):
         name, comma, address = (part.strip() for part in line.partition(","))
-        if not line.strip():
+        if not line.strip() or (number == 1 and (name.lower(), address.lower()) == ("name", "address")):
             continue
         if not comma or not _is_address(address):
             raise ExperimentError(
-                f"{path}:{number}: '{line[:80]}' is not name,address; write the name, a comma, the link"
+                f"{path}:{number}: '{line[:80]}' is not name,address; write the name, a comma, the link of the file"
             )
         if name in links:
             raise ExperimentError(f"{path}:{number}: {name} has an address already; delete one of the two lines")
-        links[name] = address
+        if address in names:
+            raise ExperimentError(f"{path}:{number}: {names[address]} has the same address; write the one of {name}")
+        links[name], names[address] = address, name
     return links
 
 
 def _is_address(text: str) -> bool:
+    """Whether a text can be the address of a file: a folder on Google Drive has one, too, which no board can use."""
     try:
-        return urlsplit(text).scheme in ("https", "http") and len(text) <= _LONGEST_ADDRESS
+        parts = urlsplit(text)
+        is_folder = is_drive_url(text) and "/folders/" in parts.path
+        is_whole = len(text) <= _LONGEST_ADDRESS and not re.search(r"\s", text)
+        return parts.scheme in ("https", "http") and is_whole and not is_folder
     except ValueError:
         return False
 

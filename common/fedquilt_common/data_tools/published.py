@@ -21,15 +21,18 @@ class NeededFile:
     Attributes:
         name: for people.
         patterns: globs below the data set's folder; a file that matches one of them is enough.
+        others: globs of files that match a pattern, but belong to something else.
     """
 
     name: str
     patterns: tuple[str, ...]
+    others: tuple[str, ...] = ()
 
     def is_in(self, folder: Path) -> bool:
         """Whether the folder has such a file."""
         found = (path for pattern in self.patterns for path in folder.glob(pattern))
-        return any(path.is_file() and is_finished(path, folder) for path in found)
+        right = (path for path in found if not any(path.match(other) for other in self.others))
+        return any(path.is_file() and is_finished(path, folder) for path in right)
 
 
 @dataclass(frozen=True)
@@ -63,17 +66,18 @@ def _plain(*names: str, inner: str = "") -> tuple[NeededFile, ...]:
     )
 
 
-def _anywhere(name: str, *patterns: str, archives: tuple[str, ...] = _ARCHIVES) -> tuple[NeededFile, ...]:
+def _anywhere(name: str, *patterns: str, others: tuple[str, ...] = ()) -> tuple[NeededFile, ...]:
     """Files that lie anywhere in the folder, even in archives, whose contents are not looked at."""
     packed = tuple(f"**/{pattern}{suffix}" for pattern in patterns for suffix in SUFFIXES)
-    return (NeededFile(name, (*packed, *archives)),)
+    return (NeededFile(name, (*packed, *_ARCHIVES), others),)
 
 
-def _wisdm(device: str) -> tuple[NeededFile, ...]:
-    archives = ("**/*.zip", *(f"**/*{device}*{suffix}" for suffix in TAR_SUFFIXES))
+def _wisdm(device: str, other: str) -> tuple[NeededFile, ...]:
+    """Files of a device, also in archives that do not name the other one."""
+    others = tuple(f"*{other}*{suffix}" for suffix in TAR_SUFFIXES)
     return (
-        *_anywhere(f"accelerometer of the {device}", f"data_*_accel_{device}.txt", archives=archives),
-        *_anywhere(f"gyroscope of the {device}", f"data_*_gyro_{device}.txt", archives=archives),
+        *_anywhere(f"accelerometer of the {device}", f"data_*_accel_{device}.txt", others=others),
+        *_anywhere(f"gyroscope of the {device}", f"data_*_gyro_{device}.txt", others=others),
     )
 
 
@@ -137,8 +141,8 @@ PUBLISHED: Final[Mapping[str, PublishedSet]] = {
         NeededFile("VisDrone2019-DET-test-dev.zip", ("*test-dev*.zip", "**/*test*/images/*.jpg")),
     )),
     "widar": PublishedSet("classification", "CC BY-NC 4.0", 3300, _anywhere("BVP.zip", "*.mat")),
-    "wisdm-p": PublishedSet("classification", _UNSTATED, 309, _wisdm("phone")),
-    "wisdm-w": PublishedSet("classification", _UNSTATED, 309, _wisdm("watch")),
+    "wisdm-p": PublishedSet("classification", _UNSTATED, 309, _wisdm("phone", "watch")),
+    "wisdm-w": PublishedSet("classification", _UNSTATED, 309, _wisdm("watch", "phone")),
 }  # fmt: skip
 """Every name of ``DATASETS`` has an entry."""
 

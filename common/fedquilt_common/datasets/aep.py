@@ -52,8 +52,8 @@ COLUMNS = (
     "Tdewpoint", "rv1", "rv2",
 )  # fmt: skip
 """Columns of the file that are features; the order fixes the order of the sums, thus the bits."""
-ROWS = 19_735
-"""Number of rows in the published file."""
+ROWS, TEST_ROWS = 19_735, 4_932
+"""Number of rows in the published file, and in the authors' ``testing.csv``."""
 CALENDAR: Mapping[str, Callable[[datetime], float]] = {
     "month": lambda date: date.month,
     "day": lambda date: date.day,
@@ -159,9 +159,11 @@ def _date_features(rows: Sequence[_HouseReading], calendar: Sequence[str]) -> Ho
 
 
 def _choose_test_rows(place: Path, rows: Sequence[_HouseReading], path: Path) -> tuple[NDArray[np.bool_], str]:
-    """Return which rows are for testing, and a note if they are not the authors'."""
+    """Return which rows are for testing, and a note if they are not those of the authors."""
     if any((place / (_TESTING + suffix)).is_file() for suffix in SUFFIXES):
-        return _find_authors_rows(find_file(place, _TESTING), rows), ""
+        is_test = _find_authors_rows(find_file(place, _TESTING), rows)
+        fewer = f"{NAME}: {_TESTING} has only {is_test.sum():,} of {TEST_ROWS:,} rows; the others are for training"
+        return is_test, fewer if is_test.sum() < TEST_ROWS else ""
     order = sorted(range(len(rows)), key=lambda i: hashlib.sha256(rows[i].date.isoformat().encode()).digest())
     is_test = np.zeros(len(rows), dtype=bool)
     is_test[order[: len(rows) // 5]] = True

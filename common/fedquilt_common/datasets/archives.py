@@ -151,7 +151,7 @@ def read_listed(files: Iterable[ListedFile], most: int = MOST_BYTES) -> Iterator
 def _report_damage(path: Path) -> Iterator[None]:
     try:
         yield
-    except DAMAGE as error:
+    except (*DAMAGE, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise DataUnavailableError(f"{path}: cannot be read: {error}; check its permissions") from error
         raise DataUnavailableError(f"{path}: is damaged ({error}); fetch the file again") from error
-    except OSError as error:
-        raise DataUnavailableError(f"{path}: cannot be read: {error}; check its permissions") from error

@@ -14,7 +14,16 @@ from pathlib import Path
 
 import numpy as np
 
-from fedquilt_common.datasets.files import SUFFIXES, WHITE, dataset_folder, inner_folder, open_packed, read_records
+from fedquilt_common.datasets.files import (
+    SUFFIXES,
+    WHITE,
+    dataset_folder,
+    inner_folder,
+    note_file,
+    open_packed,
+    read_records,
+    unpacked_path,
+)
 from fedquilt_common.datasets.parts import DatasetPart, PartedDataset, Split
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.stored_samples import as_samples
@@ -33,7 +42,7 @@ def load(folder: Path | None = None) -> PartedDataset:
     """Load CIFAR-10: ``x`` of shape (n, 3, 32, 32) from 0 to 1, stored as bytes; ``y`` int64 of shape (n,), 0 to 9.
 
     Raises:
-        DataUnavailableError: a file is missing or damaged.
+        DataUnavailableError: a file is missing, damaged, or there twice.
     """
     place = inner_folder(dataset_folder(folder, NAME), _FOLDER)
     readers = [*_readers(place, "data_batch", "train"), *_readers(place, "test_batch", "test")]
@@ -47,6 +56,9 @@ def _readers(place: Path, prefix: str, split: Split) -> list[Callable[[], Datase
             f"{place / prefix}*.bin: there is no such file, and none that also ends in {', '.join(SUFFIXES[1:])}; "
             "put the binary version of CIFAR-10 there"
         )
+    found = dict[Path, str]()
+    for path in files:
+        note_file(found, unpacked_path(path), str(path))
     return [functools.partial(_read_part, path, split) for path in files]
 
 

@@ -7,16 +7,20 @@ rounded to whole numbers, whose sums are exact in float64 in any order, on any p
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
+from fedquilt_common.plurals import counted
 from fedquilt_common.user_imports import resolve
 
+log = logging.getLogger(__name__)
 Whole = NDArray[np.float64]
 """Whole numbers as float64."""
 
@@ -31,6 +35,11 @@ _ROWS = 4096
 _VALUES = 1 << 22
 """Values that are processed at a time, so that memory never holds all images of a data set as numbers."""
 _ITERATIONS = 100
+_FAR = 256
+"""Times by which inputs are farther from 0 than from each other, or an extreme input is larger than the others."""
+_NOT_FINITE = "data.partition.clusters: samples or features are not finite; repair the data set"
+_CLIPPED = 4
+"""Times the usual largest value to which extreme inputs are clipped."""
 
 
 def cluster_inputs(
@@ -40,7 +49,7 @@ def cluster_inputs(
 
     Args:
         x: samples of shape (n, ...).
-        clusters: how many; there are fewer if the samples have fewer different features.
+        clusters: how many; there are fewer, and a warning in the log, if the samples have fewer different features.
         features: a name in ``EXTRACTORS``, or a user's ``package:factory``: a function of ``x`` that returns numbers of
             shape (n, m).
         seed: of the first centres.
@@ -62,7 +71,10 @@ def cluster_inputs(
             f"data.partition.features = {features}: returned {found.dtype} of shape {found.shape}; it must return "
             f"numbers of shape ({len(x)}, m)"
         )
-    return _find_clusters(_round_to_whole(found, 16, _largest(found)), clusters, seed)
+    assigned = _find_clusters(_round_to_whole(found, 16, _largest(found)), clusters, seed)
+    if (count := len(np.unique(assigned))) < clusters:
+        log.warning("data.partition.clusters = %d: the samples have only %s", clusters, counted(count, "cluster"))
+    return assigned
 
 
 def extract_pca(x: NDArray[Any]) -> Whole:
@@ -75,8 +87,8 @@ def extract_pca(x: NDArray[Any]) -> Whole:
     Returns:
         Whole numbers of shape (n, m), m at most 16.
     """
-    largest = max(_largest(rows) for rows in _blocks(x))
-    short = np.concatenate([_shorten(_round_to_whole(rows, 11, largest)) for rows in _blocks(x)])
+    scale = _find_scale(x)
+    short = np.concatenate([_shorten(_round_to_whole(scale.apply(rows), 11, scale.largest)) for rows in _blocks(x)])
     centred = short - np.rint(short.sum(axis=0, dtype=np.float64) / len(short)).astype(np.float32)
     scatter = np.zeros((short.shape[1],) * 2)
     for rows in _blocks(centred):
@@ -126,16 +138,52 @@ def _squared_distances(points: Whole, centres: Whole) -> Whole:
     return squares
 
 
+@dataclass(frozen=True)
+class _InputScale:
+    """What the inputs have to become before they are rounded, so that differences between samples remain.
+
+    Attributes:
+        offset: is subtracted.
+        largest: the greatest absolute value afterwards; larger ones are clipped.
+    """
+
+    offset: float
+    largest: float
+
+    def apply(self, rows: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the inputs in this scale."""
+        exact = rows.astype(np.float64)
+        exact -= self.offset
+        return exact.clip(-self.largest, self.largest, out=exact)
+
+
+def _find_scale(x: NDArray[Any]) -> _InputScale:
+    """Return the scale of inputs: of most, it is their own.
+
+    Inputs that lie close together far from 0 lose this offset. Where less than 1 % of the samples have values far
+    beyond those of the others, these are clipped. Both decisions depend on single values, not on sums.
+    """
+    highs = np.sort(np.concatenate([rows.max(axis=1).astype(np.float64) for rows in _blocks(x)]))
+    lows = np.sort(np.concatenate([rows.min(axis=1).astype(np.float64) for rows in _blocks(x)]))
+    if not (np.isfinite(highs).all() and np.isfinite(lows).all()):
+        raise DataUnavailableError(_NOT_FINITE)
+    few = (len(x) - 1) // 100
+    high, low = float(highs[len(x) - 1 - few]), float(lows[few])
+    offset = low if high - low < max(high, -low) / _FAR else 0.0
+    usual, largest = max(high - offset, offset - low), max(float(highs[-1]) - offset, offset - float(lows[0]))
+    return _InputScale(offset, _CLIPPED * usual if 0 < _FAR * usual < largest else max(largest, 0.0))
+
+
 def _largest(values: NDArray[Any]) -> float:
     largest = float(max(values.max(initial=0), -values.min(initial=0).astype(np.float64)))
     if not np.isfinite(largest):
-        raise DataUnavailableError("data.partition.clusters: samples or features are not finite; repair the data set")
+        raise DataUnavailableError(_NOT_FINITE)
     return largest
 
 
 def _round_to_whole(values: NDArray[Any], bits: int, largest: float) -> Whole:
     """Scale ``values`` by a power of two, so that the largest has ``bits`` bits, and round them."""
-    return np.rint(np.ldexp(values.astype(np.float64), bits - int(np.frexp(largest)[1])))
+    return np.rint(np.ldexp(values.astype(np.float64, copy=False), bits - int(np.frexp(largest)[1])))
 
 
 def _shorten(rows: Whole) -> NDArray[np.float32]:

@@ -19,7 +19,7 @@ import importlib
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +29,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.datasets.files import dataset_folder, find_file, find_files, open_packed, report_csv_errors
+from fedquilt_common.datasets.files import (
+    dataset_folder,
+    find_file,
+    find_files,
+    note_file,
+    open_packed,
+    report_csv_errors,
+)
 from fedquilt_common.datasets.log_mel import log_mel, mel_filters
 from fedquilt_common.datasets.parts import DatasetPart, PartedDataset, Split
 from fedquilt_common.datasets.repairs import describe_repairs
@@ -48,7 +55,9 @@ CLIP = 47_976
 HDF5 = "EPIC_audio.hdf5"
 SOUND_FILES = (".wav", ".flac")
 FILES: Mapping[Split, str] = {"train": "EPIC_Sounds_train.csv", "test": "EPIC_Sounds_validation.csv"}
-_COLUMNS = ("participant_id", "video_id", "start_sample", "stop_sample", "class_id")
+ANNOTATIONS: Mapping[Split, int] = {"train": 60_055, "test": 8_035}
+"""Number of annotations in each published file."""
+_COLUMNS = ("annotation_id", "participant_id", "video_id", "start_sample", "stop_sample", "class_id")
 _PARTICIPANT = re.compile(r"P(\d+)")
 
 
@@ -89,6 +98,7 @@ class Sound:
 
 _Videos = dict[tuple[int, str], list[SoundSegment]]
 """Segments by participant and video."""
+_AnnotationRow = Mapping[str, Any]
 
 
 def load(folder: Path | None = None) -> PartedDataset:
@@ -101,7 +111,7 @@ def load(folder: Path | None = None) -> PartedDataset:
         DataUnavailableError: files are missing or damaged, the error names file and line; or a package is missing.
     """
     place, repairs = dataset_folder(folder, NAME), Counter[str]()
-    videos = {split: _read_annotations(find_file(place, name)) for split, name in FILES.items()}
+    videos = {split: _read_annotations(find_file(place, name), repairs) for split, name in FILES.items()}
     sounds = _find_sounds(place)
     readers = [
         functools.partial(
@@ -111,7 +121,7 @@ def load(folder: Path | None = None) -> PartedDataset:
         for (participant, video), segments in _choose_videos(videos[split], sounds, repairs)
     ]
     _check_splits(readers, place)
-    notes = describe_repairs(repairs)
+    notes = [*_describe_missing(videos), *describe_repairs(repairs)]
     return PartedDataset(NAME, CLASSES, readers, f"{NAME}: {'; '.join(notes)}" if notes else "")
 
 
@@ -127,21 +137,51 @@ def read_video(split: Split, sound: Sound, participant: int, segments: Sequence[
     return DatasetPart(split, Examples(x, y), np.full(len(y), participant, dtype=np.int64))
 
 
-def _read_annotations(path: Path) -> _Videos:
-    with open_packed(path) as stream, report_csv_errors(path):
-        rows = csv.DictReader(io.TextIOWrapper(stream, "utf-8", errors="replace", newline=""))
-        if missing := [column for column in _COLUMNS if column not in (rows.fieldnames or ())]:
-            raise DataUnavailableError(f"{path}, line 1: lacks the columns {', '.join(missing)}; fetch the file again")
-        videos = _Videos()
-        for row in rows:
-            participant, segment = _parse_row(row, f"{path}, line {rows.line_num}")
+def _describe_missing(videos: Mapping[Split, _Videos]) -> Iterator[str]:
+    for split, name in FILES.items():
+        count = sum(map(len, videos[split].values()))
+        if count < ANNOTATIONS[split]:
+            yield f"{name} has only {count:,} of {ANNOTATIONS[split]:,} annotations"
+
+
+def _read_annotations(path: Path, repairs: Counter[str]) -> _Videos:
+    """Read the segments of a file; those of a repeated row count once."""
+    videos, found = _Videos(), dict[str, _AnnotationRow]()
+    for where, row in _read_rows(path):
+        participant, segment = _parse_row(row, where)
+        if found.setdefault(row["annotation_id"], row) is row:
             videos.setdefault((participant, row["video_id"]), []).append(segment)
+        elif found[row["annotation_id"]] == row:
+            repairs["repeated annotations left out"] += 1
+        else:
+            raise DataUnavailableError(
+                f"{where}: is another annotation {row['annotation_id']} than a line above it; fetch the file again"
+            )
     if not videos:
         raise DataUnavailableError(f"{path}: has no annotations; fetch the file again")
     return dict(sorted(videos.items()))
 
 
-def _parse_row(row: Mapping[str, Any], where: str) -> tuple[int, SoundSegment]:
+def _read_rows(path: Path) -> Iterator[tuple[str, _AnnotationRow]]:
+    """Read the rows below the header, each with its file and line for errors."""
+    with open_packed(path) as stream, report_csv_errors(path):
+        text = io.TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="")
+        rows = csv.DictReader(_read_whole_lines(text, path))
+        if missing := [column for column in _COLUMNS if column not in (rows.fieldnames or ())]:
+            raise DataUnavailableError(f"{path}, line 1: lacks the columns {', '.join(missing)}; fetch the file again")
+        for row in rows:
+            yield f"{path}, line {rows.line_num}", row
+
+
+def _read_whole_lines(text: Iterable[str], path: Path) -> Iterator[str]:
+    """Read the lines of a file that ends a line last: without its end, the class of the last row may be cut."""
+    for number, line in enumerate(text, 1):
+        if not line.endswith(("\n", "\r")):
+            raise DataUnavailableError(f"{path}, line {number}: has no end, so the file is cut; fetch the file again")
+        yield line
+
+
+def _parse_row(row: _AnnotationRow, where: str) -> tuple[int, SoundSegment]:
     participant = _PARTICIPANT.fullmatch(row["participant_id"] or "")
     if not participant or not re.fullmatch(rf"{participant[0]}_\d+", row["video_id"] or ""):
         raise DataUnavailableError(
@@ -149,7 +189,7 @@ def _parse_row(row: Mapping[str, Any], where: str) -> tuple[int, SoundSegment]:
             "theirs such as P01_01; fetch the file again"
         )
     try:
-        start, stop, label = (int(row[column]) for column in _COLUMNS[2:])
+        start, stop, label = (int(row[column]) for column in _COLUMNS[3:])
     except (ValueError, TypeError):
         raise DataUnavailableError(
             f"{where}: start_sample, stop_sample and class_id must be whole numbers; fetch the file again"
@@ -168,10 +208,9 @@ def _find_sounds(place: Path) -> dict[str, Sound]:
     if (place / HDF5).is_file():
         with _open_hdf5(place / HDF5) as file:
             return {video: Sound(place / HDF5, video) for video in file}
-    sounds = dict[str, Sound]()
+    sounds, found = dict[str, Sound](), dict[str, str]()
     for path in (path for path in find_files(place, "P*_*.*") if path.suffix.lower() in SOUND_FILES):
-        if path.stem in sounds:
-            raise DataUnavailableError(f"{path}: is also {sounds[path.stem].path}; remove one of the two")
+        note_file(found, path.stem, str(path))
         sounds[path.stem] = Sound(path)
     if not sounds:
         raise DataUnavailableError(
@@ -263,10 +302,16 @@ def _open_sound(sound: Sound) -> Iterator[_OpenSound]:
 @contextmanager
 def _open_array(sound: Sound) -> Iterator[_OpenSound]:
     with _open_hdf5(sound.path) as file:
-        array = file[sound.video]
+        try:
+            array = file[sound.video]
+        except KeyError as error:
+            raise DataUnavailableError(
+                f"{sound.where}: is a link to an array that is not there ({error}); put the file there that it links to"
+            ) from None
         if getattr(array, "ndim", 0) != 1 or array.dtype.kind != "f":
             raise DataUnavailableError(
-                f"{sound.where}: is not an array of floating-point numbers with one dimension; fetch the file again"
+                f"{sound.where}: is not an array of floating-point numbers with one dimension; convert it to numbers "
+                "from -1 to 1, or fetch the file again"
             )
         yield _OpenSound(len(array), lambda start, stop: array[start:stop])
 

@@ -100,7 +100,7 @@ def _read_part(place: Path) -> tuple[_Writers, int]:
     for file in read_files(place, lambda name: name.endswith(".json")):
         for user, own in _read_users(file):
             if user in samples:
-                raise DataUnavailableError(f"{file.where}: writer '{user}' is in two files; remove one of them")
+                raise DataUnavailableError(f"{file.where}: writer '{user}' is there twice; remove one of the two")
             if len(own):
                 samples[user] = _pack(own)
             else:
@@ -125,6 +125,8 @@ def _read_users(file: PublishedFile) -> Iterator[tuple[str, Examples]]:
         raise DataUnavailableError(
             f"{file.where}: has {len(users)} users, but {len(counts)} num_samples; fetch the file again"
         )
+    if not all(isinstance(user, str) for user in users):
+        raise DataUnavailableError(f"{file.where}: has a user whose name is no text; fetch the file again")
     for user, count in zip(users, counts, strict=True):
         yield user, _read_user(data.get(user), count, f"{file.where}, writer '{user}'")
 
@@ -138,6 +140,8 @@ def _parse(file: PublishedFile) -> Mapping[str, Any]:
         ) from None
     except UnicodeDecodeError as error:
         raise DataUnavailableError(f"{file.where}: is not text ({error}); fetch the file again") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
+        raise DataUnavailableError(f"{file.where}: cannot be read as JSON ({error}); fetch the file again") from None
     kinds = (list, list, dict)
     if not isinstance(content, dict) or not all(map(isinstance, map(content.get, _KEYS), kinds)):
         raise DataUnavailableError(
@@ -150,7 +154,7 @@ def _read_user(data: Any, count: Any, where: str) -> Examples:
     try:
         x = np.asarray(data["x"], dtype=np.float32).reshape(-1, 1, SIDE, SIDE)
         y: NDArray[np.float64] = np.asarray(data["y"], dtype=np.float64).reshape(-1)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise DataUnavailableError(
             f"{where}: x must be images of {SIDE * SIDE} numbers each, and y labels; fetch the file again"
         ) from None

@@ -8,9 +8,9 @@ import gzip
 import lzma
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import IO, cast
+from typing import IO, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ WHITE = 255.0
 SUFFIXES = ("", ".gz", ".xz", ".zip")
 FOLDERS: Mapping[str, str] = {"ut-har": "wifi-csi", "wisdm-p": "wisdm2019", "wisdm-w": "wisdm2019"}
 """Folders of data sets whose folder is not named like them."""
+_FileKey = TypeVar("_FileKey", bound=Hashable)
 _DAMAGE = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zipfile.BadZipFile, zlib.error)
 
 
@@ -77,6 +78,27 @@ def is_finished(path: Path, place: Path) -> bool:
 def find_files(place: Path, pattern: str = "*") -> list[Path]:
     """List the finished files below ``place`` whose names match a pattern, in the order of their paths."""
     return [path for path in sorted(place.rglob(pattern)) if path.is_file() and is_finished(path, place)]
+
+
+def unpacked_path(path: Path) -> Path:
+    """Return the path that a file has without packing: ``a.txt`` for ``a.txt.gz``."""
+    return path.with_suffix("") if path.suffix in SUFFIXES else path
+
+
+def note_file(found: dict[_FileKey, str], key: _FileKey, where: str) -> None:
+    """Add a file to those that were found, so that none counts twice: as a file and packed, or in an archive.
+
+    Args:
+        found: where each file lies, by what it holds.
+        key: what the file holds, such as its name without packing.
+        where: its path, for errors.
+
+    Raises:
+        DataUnavailableError: another file holds the same.
+    """
+    if key in found:
+        raise DataUnavailableError(f"{where}: is also {found[key]}; remove one of the two")
+    found[key] = where
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.datasets.blocks import read_to_end
-from fedquilt_common.datasets.files import dataset_folder, find_files, open_packed
+from fedquilt_common.datasets.files import dataset_folder, find_files, note_file, open_packed, unpacked_path
 from fedquilt_common.datasets.repairs import describe_repairs
 from fedquilt_common.datasets.tables import fit_float32
 from fedquilt_common.datasets.windows import cut_windows, find_nearest, hold_out, split_at_gaps, standardise_channels
@@ -65,10 +65,11 @@ def load(folder: Path | None = None) -> Dataset:
     """Load the windows: ``x`` float32 of shape (n, 4 signals, 150 times), ``y`` int64 of shape (n,) from 0 to 2.
 
     Raises:
-        DataUnavailableError: files are missing or damaged; the error names file and line.
+        DataUnavailableError: files are missing, damaged or there twice; the error names file and line.
     """
     place, repairs = dataset_folder(folder, NAME), Counter[str]()
-    sessions = [one for path in find_files(place) if (one := _read_session(path, place, repairs)) is not None]
+    files = _find_sessions(place, repairs)
+    sessions = [one for path, label in files if (one := _read_session(path, place, label, repairs)) is not None]
     persons = sorted({one.person for one in sessions})
     if len(persons) < 2:
         raise DataUnavailableError(
@@ -110,15 +111,22 @@ def smooth_signals(signals: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(savgol_filter(signals.astype(np.float64), *SMOOTHING, axis=0), dtype=np.float32)
 
 
-def _read_session(path: Path, place: Path, repairs: Counter[str]) -> _WristSession | None:
-    """Read a file; None if it is not a session, lacks readings of either kind, or has no whole window."""
-    name = path.name.lower()
-    label = next((number for number, activity in enumerate(ACTIVITIES) if name.startswith(activity)), None)
-    if path.parent == place:
-        return None
-    if label is None:
-        repairs["files not named for an activity left out"] += 1
-        return None
+def _find_sessions(place: Path, repairs: Counter[str]) -> list[tuple[Path, int]]:
+    """List the files of sessions, each with its class, in the order of their paths."""
+    sessions, found = list[tuple[Path, int]](), dict[Path, str]()
+    for path in (path for path in find_files(place) if path.parent != place):
+        name = path.name.lower()
+        label = next((number for number, activity in enumerate(ACTIVITIES) if name.startswith(activity)), None)
+        if label is None:
+            repairs["files not named for an activity left out"] += 1
+            continue
+        note_file(found, unpacked_path(path), str(path))
+        sessions.append((path, label))
+    return sessions
+
+
+def _read_session(path: Path, place: Path, label: int, repairs: Counter[str]) -> _WristSession | None:
+    """Read a file; None if it lacks readings of either kind, or has no whole window."""
     rows: dict[str, list[list[float]]] = {kind: [] for kind in _FIELDS.values()}
     with open_packed(path) as stream:
         text = read_to_end(stream, str(path)).decode("utf-8", errors="replace")

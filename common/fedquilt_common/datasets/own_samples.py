@@ -31,6 +31,8 @@ from fedquilt_common.wire.codec import FileArrays
 
 _NUMBER: Final = re.compile(r"[\s\d.eE+-]+", re.ASCII)
 """The characters of a decimal number: Python reads ``1_5`` and the digits of other scripts, too."""
+_NUMERIC: Final = "biuf"
+"""Kinds of numpy's types that are numbers."""
 _KEPT: Final = 4
 """Files whose samples stay in a process' memory, so that a client's next task does not read them again."""
 
@@ -118,7 +120,7 @@ def _check(own: _OwnArrays, form: DatasetForm, source: str) -> Examples:
 def _cast(own: _OwnArrays, name: str, dtype: str, source: str) -> NDArray[Any]:
     """Return ``x`` or ``y`` as the experiment's type, after a check that the type can hold its values."""
     array: NDArray[Any] = getattr(own, name)
-    if array.dtype.kind not in "biuf":
+    if array.dtype.kind not in _NUMERIC:
         raise DataUnavailableError(f"{source}: {name} holds {array.dtype}, not numbers; convert it")
     _check_each(own, source, np.isfinite(array), f"a value of {name} is not finite; repair or remove the sample")
     if np.dtype(dtype).kind in "iu" and array.dtype.kind == "f":
@@ -170,9 +172,22 @@ def _from_columns(
             f"{prod(form.shape)} features (samples of shape {list(form.shape)}) and {targets} labels; name a label "
             "column 'label', and several 'label_0', 'label_1' and so on"
         )
+    _check_types(table, (*features, *needed), path)
     x = np.stack([table[name] for name in features], axis=1).reshape(-1, *form.shape)
     y = np.stack([table[name] for name in needed], axis=1)  # by number, wherever they are in the file
     return _OwnArrays(x, y if form.label_shape else y[:, 0], lines)
+
+
+def _check_types(table: Mapping[str, NDArray[Any]], names: Sequence[str], path: Path) -> None:
+    """Check that columns hold numbers, while their names are known."""
+    for name in names:
+        column = table[name]
+        if column.dtype.kind not in _NUMERIC:
+            held = type(column[0]).__name__ if column.dtype.kind == "O" and len(column) else str(column.dtype)
+            raise DataUnavailableError(
+                f"{path}: the column '{name[:40]}' holds {held}, not numbers; convert it, or name the features in "
+                "data.form.columns without it"
+            )
 
 
 def _find_features(table: Mapping[str, NDArray[Any]], columns: Sequence[str], path: Path) -> Sequence[str]:

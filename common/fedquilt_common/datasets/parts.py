@@ -9,6 +9,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Examples
 
 Split = Literal["train", "test"]
@@ -56,8 +57,18 @@ class PartedDataset:
     published: Mapping[Split, int] | None = None
 
     def describe_missing(self, counts: Mapping[Split, int]) -> str:
-        """Return how many of the published samples are there; empty if all are."""
+        """Return how many of the published samples are there; empty if all are.
+
+        Raises:
+            DataUnavailableError: there are more than were published.
+        """
         whole = self.published or counts
+        for split in whole:
+            if counts[split] > whole[split]:
+                raise DataUnavailableError(
+                    f"{self.name}: its files hold {counts[split]:,} {_SPLITS[split]} samples, but only "
+                    f"{whole[split]:,} are published, so some are there twice; remove the copies"
+                )
         if all(counts[split] >= whole[split] for split in whole):
             return ""
         there = " and ".join(f"{counts[split]:,} of {whole[split]:,} {_SPLITS[split]}" for split in whole)

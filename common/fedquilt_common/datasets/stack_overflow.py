@@ -30,6 +30,7 @@ from fedquilt_common.datasets.files import dataset_folder
 from fedquilt_common.datasets.repairs import describe_repairs
 from fedquilt_common.datasets.tf_example import DamagedRecordError, read_bytes
 from fedquilt_common.errors import DataUnavailableError
+from fedquilt_common.plurals import counted
 from fedquilt_common.types import Dataset, Examples
 
 NAME = "stack-overflow"
@@ -70,10 +71,16 @@ def load(folder: Path | None = None) -> Dataset:
     vocabulary = _read_vocabulary(place)
     with closing(_open_database(place)) as database:
         train, users = _read_part(database, "train", vocabulary, repairs, place)
-        test, _ = _read_part(database, "test", vocabulary, repairs, place)
-    notes = [f"{split}: the first {part.sentences} sentences of {part.users} users" for split, part in PARTS.items()]
-    notes += describe_repairs(repairs)
+        test, others = _read_part(database, "test", vocabulary, repairs, place)
+    notes = [_describe_users("train", users), _describe_users("test", others), *describe_repairs(repairs)]
     return Dataset(NAME, train, test, CLASSES, users, f"{NAME}: {'; '.join(notes)}", "next-word")
+
+
+def _describe_users(split: str, users: NDArray[np.int64]) -> str:
+    """Return a note on how many users there are, by the user of each sentence."""
+    count, part = len(np.unique(users)), PARTS[split]
+    fewer = f" instead of {part.users}" if count < part.users else ""
+    return f"{split}: the first {part.sentences} sentences of {counted(count, 'user')}{fewer}"
 
 
 def _read_vocabulary(place: Path) -> dict[bytes, int]:

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.datasets.archives import PublishedFile, read_files
-from fedquilt_common.datasets.files import dataset_folder
+from fedquilt_common.datasets.files import dataset_folder, note_file
 from fedquilt_common.datasets.repairs import describe_repairs
 from fedquilt_common.datasets.tables import fit_float32
 from fedquilt_common.datasets.windows import HALF_SHARED, cut_windows, hold_out, standardise_channels
@@ -90,9 +90,8 @@ def _read_first(place: Path) -> tuple[dict[str, NDArray[Any]], list[PublishedFil
         if not _ARRAY.fullmatch(file.name):
             annotations.append(file)
             continue
-        if file.name in found:
-            raise DataUnavailableError(f"{file.where}: is also {found[file.name]}; remove one of the two")
-        arrays[file.name], found[file.name] = _read_array(file), file.where
+        note_file(found, file.name, file.where)
+        arrays[file.name] = _read_array(file)
     return arrays, annotations
 
 
@@ -169,14 +168,13 @@ def _choose_test_trials(trials: list[_Trial]) -> set[str]:
 def _read_trials(place: Path, annotations: Sequence[PublishedFile], repairs: Counter[str]) -> list[_Trial]:
     """Read the trials one at a time."""
     known = {_TRIAL.sub(r"\2", file.name): _read_labels(file) for file in annotations}
-    trials, used = dict[str, _Trial](), set[str]()
+    trials, found, used = dict[str, _Trial](), dict[str, str](), set[str]()
     for file in read_files(place, lambda name: _is_trial(name, "input")):
         name = _TRIAL.sub(r"\2", file.name)
         key = name if name in known else re.sub(r"^\d+_", "", name)
         if key not in known:
             raise DataUnavailableError(f"{file.where}: there is no annotation_{name}.csv for it; put it there")
-        if name in trials:
-            raise DataUnavailableError(f"{file.where}: is there twice; remove one of the two")
+        note_file(found, name, file.where)
         trials[name] = _cut_trial(name, file, known[key], repairs)
         used.add(key)
     repairs["annotations without a trial left out"] += len(known.keys() - used)

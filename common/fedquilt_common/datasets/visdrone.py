@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.datasets.archives import ListedFile, PublishedFile, list_files, read_listed
-from fedquilt_common.datasets.files import dataset_folder
+from fedquilt_common.datasets.files import dataset_folder, note_file
 from fedquilt_common.datasets.parts import DatasetPart, PartedDataset, Split
 from fedquilt_common.datasets.repairs import describe_repairs
 from fedquilt_common.datasets.windows import hold_out
@@ -60,6 +60,8 @@ _HEADER = 1 << 18
 _SPLIT = re.compile(r"(?:^|[-/\\])(train|val|test-dev|test)(?:\.zip)?(?=[/\\]|$)")
 _LABEL_FOLDERS = ("annotations", "labels")
 _COLUMNS = {",": 8, " ": 5}
+_LARGEST_PART = 2
+"""Greatest number of a box in YOLO's form, whose edge may lie outside the image."""
 """Numbers in a line by what is between them: VisDrone's own form, and YOLO's."""
 
 
@@ -189,14 +191,12 @@ def _hold_out_sequences(images: Sequence[ListedFile]) -> tuple[list[ListedFile],
 def _find_labels(place: Path, images: Sequence[ListedFile], repairs: Counter[str]) -> dict[str, ListedFile]:
     """Return the annotations of each image by its key."""
     labels = {_key(file): file for file in list_files(place, _is_label_file)}
-    seen = dict[str, ListedFile]()
+    seen = dict[str, str]()
     for image in images:
         stem = PurePath(image.member or image.path).stem
         if _key(image) not in labels:
             raise DataUnavailableError(f"{image.where}: there is no annotations/{stem}.txt for it; put it there")
-        if stem in seen:
-            raise DataUnavailableError(f"{image.where}: is also {seen[stem].where}; remove one of the two")
-        seen[stem] = image
+        note_file(seen, stem, image.where)
     repairs["annotations without an image left out"] += len(labels) - len(images)
     return labels
 
@@ -215,7 +215,7 @@ def _read_labels(images: Sequence[ListedFile], labels: Sequence[ListedFile], rep
 def _parse_boxes(file: PublishedFile, size: tuple[int, int], repairs: _Repairs) -> NDArray[np.float64]:
     """Return category, left, top, width and height in pixels of each object, of shape (objects, 5)."""
     boxes = list[list[float]]()
-    for line, words in enumerate(file.data.decode("utf-8", errors="replace").splitlines(), 1):
+    for line, words in enumerate(file.data.decode("utf-8-sig", errors="replace").splitlines(), 1):
         if words.strip():
             boxes.append(_parse_box(words.strip(), size, f"{file.where}, line {line}"))
             if "," not in words:
@@ -239,6 +239,11 @@ def _parse_box(words: str, size: tuple[int, int], where: str) -> list[float]:
         left, top, width, height, category = *values[:4], values[5]
     else:
         category, x, y, width, height = values
+        if max(values[1:]) > _LARGEST_PART:
+            raise DataUnavailableError(
+                f"{where}: has a number above {_LARGEST_PART}, but YOLO's form has parts of the image from 0 to 1, not "
+                "pixels; divide by the image's width and height"
+            )
         left, top = (x - width / 2) * size[0], (y - height / 2) * size[1]
         width, height = width * size[0], height * size[1]
     if category not in range(len(CLASSES)):

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.datasets.archives import PublishedFile, read_files
-from fedquilt_common.datasets.files import dataset_folder
+from fedquilt_common.datasets.files import dataset_folder, note_file
 from fedquilt_common.datasets.repairs import describe_repairs
 from fedquilt_common.datasets.tables import fit_float32
 from fedquilt_common.datasets.windows import hold_out, standardise_channels
@@ -70,7 +70,7 @@ def load(folder: Path | None = None) -> Dataset:
     """Load the profiles: ``x`` float32 of shape (n, 22, 20, 20), ``y`` int64 of shape (n,) from 0 to 8.
 
     Raises:
-        DataUnavailableError: files are missing or damaged, or SciPy is not installed.
+        DataUnavailableError: files are missing, damaged or there twice, or SciPy is not installed.
     """
     place = dataset_folder(folder, NAME)
     profiles, labels, persons, repairs = _read_profiles(place)
@@ -94,12 +94,14 @@ def load(folder: Path | None = None) -> Dataset:
 def _read_profiles(place: Path) -> tuple[list[NDArray[np.float32]], list[int], list[int], Counter[str]]:
     """Return the profiles, the class and the person of each, and what was repaired."""
     profiles, labels, persons = list[NDArray[np.float32]](), list[int](), list[int]()
-    repairs = Counter[str]()
+    found, repairs = dict[tuple[str, ...], str](), Counter[str]()
     for file in read_files(place, _FILE.fullmatch):
         person, gesture = map(int, _FILE.findall(file.name)[0])
-        label = _find_class(file, file.where.removeprefix(str(place)), person, gesture)
+        inner = file.where.removeprefix(str(place))
+        label = _find_class(file, inner, person, gesture)
         if label is None:
             continue
+        note_file(found, (*_find_session(inner), file.name), file.where)
         values = _read_values(file)
         if not values.size:
             repairs["empty files left out"] += 1
@@ -109,6 +111,12 @@ def _read_profiles(place: Path) -> tuple[list[NDArray[np.float32]], list[int], l
         labels.append(label)
         persons.append(person)
     return profiles, labels, persons, repairs
+
+
+def _find_session(inner: str) -> list[str]:
+    """Return the folders of a file from that of its session on: the same in folders and in archives."""
+    *_, session = _DATE.finditer(inner)
+    return re.split(r"[/\\]", re.sub(r"(\.\w+)+, ", "/", inner[session.start() :]))[:-1]
 
 
 def _find_class(file: PublishedFile, inner: str, person: int, gesture: int) -> int | None:

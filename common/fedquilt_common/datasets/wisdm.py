@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.datasets.archives import PublishedFile, read_files
-from fedquilt_common.datasets.files import dataset_folder
+from fedquilt_common.datasets.files import dataset_folder, note_file
 from fedquilt_common.datasets.repairs import describe_repairs
 from fedquilt_common.datasets.tables import fit_float32
 from fedquilt_common.datasets.windows import HALF_SHARED, cut_windows, find_nearest, hold_out, standardise_channels
@@ -107,9 +107,7 @@ def _read_sensors(place: Path, device: str) -> tuple[dict[str, dict[_Session, _R
     sensors: dict[str, dict[_Session, _Readings]] = {sensor: {} for sensor in _SENSORS}
     found, repairs = dict[str, str](), Counter[str]()
     for file in read_files(place, pattern.fullmatch):
-        if file.name in found:
-            raise DataUnavailableError(f"{file.where}: is also in {found[file.name]}; remove one of the two")
-        found[file.name] = file.where
+        note_file(found, file.name, file.where)
         person, sensor = pattern.findall(file.name)[0]
         sensors[sensor].update(_read_readings(file, int(person), repairs))
     return sensors, repairs

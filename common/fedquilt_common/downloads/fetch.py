@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedquilt_common.downloads.addresses import hide_password
 from fedquilt_common.downloads.drive import fetch_from_drive, is_drive_url
 from fedquilt_common.downloads.partial import OnBytes, PartialFile
 from fedquilt_common.downloads.retries import Retries
@@ -90,7 +91,7 @@ def _stop_above(largest: int, url: str, on_progress: OnBytes | None) -> OnBytes:
     def check(so_far: int, total: int | None) -> None:
         if max(so_far, total or 0) > largest:
             raise DownloadTooLargeError(
-                f"{url}: is larger than {largest} bytes, so it is another file; check the address"
+                f"{hide_password(url)}: is larger than {largest} bytes, so it is another file; check the address"
             )
         if on_progress:
             on_progress(so_far, total)
@@ -107,8 +108,13 @@ def _lock(target: Path) -> Iterator[None]:
 
 
 def _find_finished(target: Path, sha256: str | None, size: int | None) -> FetchedFile | None:
-    """Return the file if it is there and as expected. Its name alone shows that its download was complete."""
+    """Return the file if it is there and as expected. Its name alone shows that its download was complete.
+
+    An empty file that nobody expects is not one: a redirection of the shell or a full disk leaves such files.
+    """
     if not target.is_file() or (size is not None and target.stat().st_size != size):
+        return None
+    if not target.stat().st_size and size is None and sha256 is None:
         return None
     found = digest_file(target, "sha256")
     return FetchedFile(target, target.stat().st_size, found, True) if sha256 in (None, found) else None
@@ -146,6 +152,11 @@ def _transfer(
 def _check(url: str, path: Path, sha256: str | None, size: int | None, *, resumed: bool) -> FetchedFile:
     """Compare a complete download with what is expected."""
     file = FetchedFile(path, path.stat().st_size, digest_file(path, "sha256"))
+    if not file.size and size is None and sha256 is None:
+        raise DownloadError(
+            f"{hide_password(url)}: the server's file is empty (0 bytes), so it was deleted. Run the command again; if "
+            "the error stays, look at the publisher's page for its new address"
+        )
     if size in (None, file.size) and sha256 in (None, file.sha256):
         return file
     found, wanted = (
@@ -154,6 +165,7 @@ def _check(url: str, path: Path, sha256: str | None, size: int | None, *, resume
         else (f"the SHA-256 {file.sha256}", str(sha256))
     )
     raise (_ResumedAnotherFileError if resumed else DownloadError)(
-        f"{url}: the downloaded file has {found} instead of {wanted}, so it is another one and was deleted. Run the "
-        "command again; if the error stays, the publisher has changed the file, or this is not the publisher's address"
+        f"{hide_password(url)}: the downloaded file has {found} instead of {wanted}, so it is another one and was "
+        "deleted. Run the command again; if the error stays, the publisher has changed the file, or this is not the "
+        "publisher's address"
     )

@@ -15,6 +15,7 @@ from typing import Final, NoReturn
 import httpx
 
 from fedquilt_common import __version__
+from fedquilt_common.downloads.addresses import hide_password
 from fedquilt_common.downloads.partial import OnBytes, Origin, PartialFile
 from fedquilt_common.downloads.retries import LONGEST_WAIT, Retries
 from fedquilt_common.errors import DownloadError
@@ -61,6 +62,10 @@ class HttpDownload:
     on_progress: OnBytes | None
     retries: Retries
 
+    @property
+    def _shown(self) -> str:
+        return hide_password(self.url)
+
     def run(self) -> bool:
         """Download until the part is complete.
 
@@ -74,7 +79,7 @@ class HttpDownload:
             with _open_client() as client:
                 return self._repeat(client)
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.TooManyRedirects) as error:
-            raise DownloadError(f"{self.url}: cannot be opened: {error}; correct the address") from error
+            raise DownloadError(f"{self._shown}: cannot be opened: {error}; correct the address") from error
 
     def _repeat(self, client: httpx.Client) -> bool:
         failures, most = 0, self.part.count_bytes()
@@ -88,8 +93,8 @@ class HttpDownload:
                 if failures >= self.retries.attempts:
                     reason = str(error).rstrip(".")
                     raise DownloadError(
-                        f"{self.url}: the download failed {failures} times in a row: {reason}. Check the network, then "
-                        "run the same command again to resume"
+                        f"{self._shown}: the download failed {failures} times in a row: {reason}. Check the network, "
+                        "then run the same command again to resume"
                     ) from error
                 time.sleep(max(self.retries.wait_after(failures), min(error.wait, LONGEST_WAIT)))
 
@@ -108,7 +113,7 @@ class HttpDownload:
     def _range_headers(self) -> dict[str, str]:
         """Ask for the missing bytes, if those that are there belong to the file."""
         origin, offset = self.part.read_origin(), self.part.count_bytes()
-        if not offset or origin is None or origin.url != self.url or not (origin.validator or self.is_checked):
+        if not offset or origin is None or origin.url != self._shown or not (origin.validator or self.is_checked):
             return {}
         return {"Range": f"bytes={offset}-", **({"If-Range": origin.validator} if origin.validator else {})}
 
@@ -140,8 +145,8 @@ class HttpDownload:
         """End a transfer that would fill the disk."""
         self.part.discard()
         raise DownloadError(
-            f"{self.url}: the server sends more than the {total} bytes of the file, so it is another one; look at the "
-            "publisher's page for the right one"
+            f"{self._shown}: the server sends more than the {total} bytes of the file, so it is another one; look at "
+            "the publisher's page for the right one"
         )
 
     def _check(self, response: httpx.Response) -> None:
@@ -152,15 +157,17 @@ class HttpDownload:
             raise _LostConnectionError(f"the server answers {status}", _read_number(wait) or 0)
         if status not in (200, 206):
             advice = _ADVICE.get(status, "look at the publisher's page for its address")
-            raise DownloadError(f"{self.url}: the server answers {status}, so {advice}")
+            raise DownloadError(f"{self._shown}: the server answers {status}, so {advice}")
         kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if kind in ("text/html", "application/xhtml+xml") and self.part.target.suffix not in (".html", ".htm"):
             raise DownloadError(
-                f"{self.url}: the server answers with a web page at {_without_query(response)} instead of "
+                f"{self._shown}: the server answers with a web page at {_without_query(response)} instead of "
                 f"{self.part.target.name}; probably it requires a login or a click. Open the address in a browser"
             )
         if response.headers.get("Content-Encoding", "identity") != "identity" and not _is_gzip(self.part):
-            raise DownloadError(f"{self.url}: the server packs the file on its way, so it cannot resume; use a mirror")
+            raise DownloadError(
+                f"{self._shown}: the server packs the file on its way, so it cannot resume; use a mirror"
+            )
 
     def _continue(self, response: httpx.Response) -> int | None:
         found = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
@@ -177,13 +184,13 @@ class HttpDownload:
     def _restart(self, response: httpx.Response) -> int | None:
         """Begin at the first byte: there is no part, the file has changed, or the server does not know ranges."""
         total = self._agree(_read_number(response.headers.get("Content-Length", "")))
-        self.part.restart(Origin(self.url, _find_validator(response), total))
+        self.part.restart(Origin(self._shown, _find_validator(response), total))
         return total
 
     def _agree(self, total: int | None) -> int | None:
         if self.size is not None and total is not None and total != self.size:
             raise DownloadError(
-                f"{self.url}: the server's file has {total} bytes instead of {self.size}, so it is another one; "
+                f"{self._shown}: the server's file has {total} bytes instead of {self.size}, so it is another one; "
                 "look at the publisher's page for the right one"
             )
         return total if total is not None else self.size

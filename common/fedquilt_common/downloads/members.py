@@ -56,10 +56,14 @@ def read_tar_members(path: Path) -> Iterator[PackedMember]:
     """
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(_find_opener(path)(path, "rb"))
-        archive = stack.enter_context(tarfile.open(fileobj=_ShortReads(file), mode="r:"))  # type: ignore[call-overload]
+        reads = _ShortReads(file)
+        archive = stack.enter_context(tarfile.open(fileobj=reads, mode="r:"))  # type: ignore[call-overload]
         for info in archive:
             opener = None if info.isdir() else lambda info=info: archive.extractfile(info)
             yield PackedMember(info.name, info.isreg() or info.isdir(), opener)
+        if reads.last != bytes(tarfile.BLOCKSIZE):  # tarfile takes a damaged or cut header for the end
+            raise tarfile.ReadError(f"the header at byte {archive.offset} is damaged or cut")
+        reads.read(_LONGEST_HEADER)  # up to the end of the file, where a packed one has its checksum
 
 
 def _find_opener(path: Path) -> Callable[[Path, Literal["rb"]], Any]:
@@ -84,15 +88,18 @@ def read_zip_members(path: Path) -> Iterator[PackedMember]:
 
 
 class _ShortReads:
-    """A file for tarfile that refuses to read a huge header into memory."""
+    """A file for tarfile that refuses to read a huge header into memory, and keeps what was read last."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
+        self.last = b""
+        """What was read last."""
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= _LONGEST_HEADER:
             raise tarfile.ReadError(f"a header has {size} bytes")
-        return self._file.read(size)
+        self.last = self._file.read(size)
+        return self.last
 
     def seek(self, position: int) -> int:
         return self._file.seek(position)

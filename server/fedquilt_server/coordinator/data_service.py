@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Final
 
 from fedquilt_common.errors import PayloadError
-from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.files.disk_errors import report_run_errors
 from fedquilt_common.wire.chunks import CHUNK, Blob, publish_chunks
 from fedquilt_common.wire.data_messages import DataRequest
 from fedquilt_common.wire.topics import Topics
@@ -70,7 +70,7 @@ class DataService:
         clients = self._delivery.clients.get(request.digest)
         if path is None or not (clients is None or any(host_of.get(client) == agent for client in clients)):
             raise PayloadError(f"agent {agent} requested samples {request.digest[:12]}... of other clients")
-        with report_disk_errors(path.parent):
+        with report_run_errors(path.parent):
             return self._publish(agent, Blob(path, request.digest, path.stat().st_size), request)
 
     def _publish(self, agent: str, blob: Blob, request: DataRequest) -> bool:

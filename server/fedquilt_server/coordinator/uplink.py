@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from fedquilt_common.errors import DamagedTransferError, ProtocolError
-from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.files.disk_errors import report_run_errors
 from fedquilt_common.flood_control.flood_guard import UNIT_SECONDS
 from fedquilt_common.flood_control.limits import REFUSED_KEPT, TRANSFERS_PER_CLIENT
 from fedquilt_common.partial_sums.members import SumMember
@@ -181,7 +181,7 @@ class Uplink:
             check_announced(header, payload, expected)  # one that is too large does not count
             self._payload_bytes[address.client] += len(payload)
             self._began.setdefault(address.client, now)
-            with report_disk_errors(self._blobs.partial):
+            with report_run_errors(self._blobs.partial):
                 reply = self._receive(address, header, payload, expected, now)
             if reply is not None:
                 return self._accept(address, header.digest, reply)

@@ -13,7 +13,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.files.disk_errors import report_run_errors
 from fedquilt_common.files.durable import write_atomically
 from fedquilt_common.submodels.slices import Slice
 from fedquilt_common.types import ClientId
@@ -150,7 +150,7 @@ class History:
 
     def _write_coverage(self) -> None:
         if self.coverage is not None and self.coverage is not self._written:
-            with report_disk_errors(self._coverage_path):
+            with report_run_errors(self._coverage_path):
                 write_atomically(self._coverage_path, self.coverage.model_dump_json())
             self._written = self.coverage
 
@@ -261,7 +261,7 @@ def _read_joules(path: Path, column: str) -> Iterator[tuple[str, float]]:
     """Yield each board of ``column`` in a CSV file with its joules."""
     if path.exists():
         with (
-            report_disk_errors(path),
+            report_run_errors(path),
             path.open(encoding="utf-8", errors="replace", newline="") as file,
             contextlib.suppress(csv.Error),
         ):

@@ -10,7 +10,7 @@ from typing import Final
 
 from pydantic import BaseModel, ValidationError
 
-from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.files.disk_errors import report_run_errors
 from fedquilt_common.files.durable import write_atomically
 from fedquilt_server.status.run_event import RunEvent
 
@@ -38,7 +38,7 @@ class AppendedCsv:
         Raises:
             RunFolderError: the disk is full or read-only.
         """
-        with report_disk_errors(self.path):
+        with report_run_errors(self.path):
             write_atomically(self.path, ",".join(self._columns) + "\n" + csv_text(rows, self._columns))
 
     def append(self, rows: Sequence[BaseModel]) -> None:
@@ -48,7 +48,7 @@ class AppendedCsv:
             RunFolderError: the disk is full or read-only.
         """
         if rows:
-            with report_disk_errors(self.path):
+            with report_run_errors(self.path):
                 if not self.path.exists():
                     self.write([])
                 with self.path.open("a", encoding="utf-8") as file:
@@ -74,7 +74,7 @@ class EventFile:
     def __init__(self, path: Path, keep: int, *, fresh: bool) -> None:
         self._path = path
         if fresh:
-            with report_disk_errors(path):
+            with report_run_errors(path):
                 path.unlink(missing_ok=True)
         cut_incomplete_line(path)
         self.last_seq, self.latest = _read_end(path, keep)
@@ -91,7 +91,7 @@ class EventFile:
                 return False
             self.last_seq = event.seq
         self.latest = [*self.latest, event][-self._keep :]
-        with report_disk_errors(self._path), self._path.open("a", encoding="utf-8") as file:
+        with report_run_errors(self._path), self._path.open("a", encoding="utf-8") as file:
             file.write(event.model_dump_json() + "\n")
         return True
 
@@ -102,7 +102,7 @@ def cut_incomplete_line(path: Path) -> None:
     Raises:
         RunFolderError: the disk is full or read-only.
     """
-    with report_disk_errors(path):
+    with report_run_errors(path):
         if not path.exists():
             return
         with path.open("r+b") as file:
@@ -122,7 +122,7 @@ def read_events(path: Path, most: int = _TAIL_BYTES) -> list[RunEvent]:
     """
     if not path.exists():
         return []
-    with report_disk_errors(path):
+    with report_run_errors(path):
         _, text = read_tail(path, most)
     return [event for event in map(_parse, text.splitlines()) if event is not None]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedquilt_common.errors import RunFolderError
-from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.files.disk_errors import report_run_errors
 from fedquilt_common.files.durable import write_atomically, write_durably
 
 _NAME: Final = "begun.json"
@@ -43,7 +43,7 @@ def write_mark(folder: Path, mark: BegunMark, *, durable: bool) -> None:
     """
     fields = asdict(mark)
     text = json.dumps({**fields, "digest": _digest(fields)}) + "\n"
-    with report_disk_errors(mark_path(folder)):
+    with report_run_errors(mark_path(folder)):
         (write_durably if durable else write_atomically)(mark_path(folder), text)
 
 

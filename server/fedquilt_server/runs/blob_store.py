@@ -9,7 +9,7 @@ from typing import Final
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.files.digests import DigestKind, find_sha256
-from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.files.disk_errors import report_run_errors
 from fedquilt_common.files.durable import replace_durably
 from fedquilt_common.files.intact import IntactFiles
 from fedquilt_common.partial_sums.partial_sum import PartialSum
@@ -62,7 +62,7 @@ class BlobStore:
         self._digest = digest
         self._intact = IntactFiles()
         self.partial = folder / "partial"
-        with report_disk_errors(folder):
+        with report_run_errors(folder):
             (folder / REPLIES).mkdir(parents=True, exist_ok=True)
             self.partial.mkdir(exist_ok=True)
             for left_over in self.partial.iterdir():
@@ -163,12 +163,12 @@ class BlobStore:
         Raises:
             RunFolderError: the disk is full or broken.
         """
-        with report_disk_errors(self.replies.folder):
+        with report_run_errors(self.replies.folder):
             self.replies.sync()
 
     def discard(self, damage: DamagedReplyError) -> None:
         """Delete a damaged reply, so that its client can send it again."""
-        with report_disk_errors(damage.path):
+        with report_run_errors(damage.path):
             self.replies.forget(_name_of(damage.event))
 
     def blob(self, digest: str) -> Blob:
@@ -188,24 +188,24 @@ class BlobStore:
 
     def arrays(self, digest: str) -> FileArrays:
         """Return the arrays of a blob that ``blob`` has verified, read when they are used."""
-        with report_disk_errors(self.path(digest)):
+        with report_run_errors(self.path(digest)):
             return FileArrays(self.path(digest))
 
     def sha256(self, digest: str) -> str:
         """Return the SHA-256 of a blob that ``blob`` has verified."""
-        with report_disk_errors(self.path(digest)), self.path(digest).open("rb", buffering=0) as file:
+        with report_run_errors(self.path(digest)), self.path(digest).open("rb", buffering=0) as file:
             return find_sha256(file, digest)
 
     def put(self, arrays: Arrays, precision: Precision = "fp32", *, labels: bool = False) -> Blob:
         """Write arrays durably under their digest; ``labels`` writes them as soft labels."""
-        with report_disk_errors(self.partial):
+        with report_run_errors(self.partial):
             path, spare, digest = self.partial / "writing", self._spares.take, self._digest
             written = write_arrays(path, arrays, precision, digest=digest, labels=labels, durable=True, spare=spare)
             return self._keep(written)
 
     def put_patch(self, arrays: Arrays, patch: Patch, precision: Precision) -> Blob:
         """Write a patch of ``arrays`` durably under its digest."""
-        with report_disk_errors(self.partial):
+        with report_run_errors(self.partial):
             return self._keep(write_patch(self.partial / "writing", arrays, patch, precision, self._digest))
 
     def _keep(self, written: Blob) -> Blob:
@@ -221,7 +221,7 @@ class BlobStore:
             replies: the replies that stay; None for all.
             reuse: whether more blobs come, which are written over those that do not stay.
         """
-        with report_disk_errors(self.folder):
+        with report_run_errors(self.folder):
             old = [path for path in self.folder.iterdir() if path.is_file() and path.name not in keep]
             if replies is None:
                 self.replies.end_segment()

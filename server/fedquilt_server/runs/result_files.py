@@ -15,7 +15,7 @@ from fedquilt_common.error_messages import RESUME
 from fedquilt_common.errors import AlgorithmError, PayloadError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.files.digests import digest_file
-from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.files.disk_errors import report_run_errors
 from fedquilt_common.files.durable import replace_durably, write_atomically
 from fedquilt_common.files.yaml_text import load_yaml, read_text
 from fedquilt_common.learning_tasks.class_scores import CLASS_ACCURACY
@@ -183,7 +183,7 @@ def write_results(folder: Path, result: Result, boards: Sequence[BoardStatus]) -
         BOARDS: boards_csv(boards),
     }
     for name, text in texts.items():
-        with report_disk_errors(folder / name):
+        with report_run_errors(folder / name):
             write_atomically(folder / name, text)
 
 
@@ -249,7 +249,7 @@ def write_model(folder: Path, blob: Blob) -> None:
         RunFolderError: the disk is full or read-only.
     """
     target, fresh = folder / MODEL, folder / f".{MODEL}.new"
-    with report_disk_errors(target):
+    with report_run_errors(target):
         shutil.copyfile(blob.path, fresh)
         replace_durably(fresh, target)
 
@@ -334,7 +334,7 @@ def record_ending(folder: Path, experiment: Experiment, ending: Ending) -> None:
             dataset=experiment.data.set, seed=experiment.seed, rounds=[],
         )  # fmt: skip
     ended = result.model_copy(update=ending.model_dump())
-    with report_disk_errors(folder / RESULT):
+    with report_run_errors(folder / RESULT):
         write_atomically(folder / RESULT, ended.model_dump_json(indent=2) + "\n")
 
 

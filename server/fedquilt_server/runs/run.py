@@ -17,7 +17,7 @@ import psutil
 
 from fedquilt_common.algorithm_api import State
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.files.disk_errors import report_run_errors
 from fedquilt_common.own_code import digest_own_code
 from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.messages import RunMessage
@@ -164,7 +164,7 @@ class ActiveRun:
         self.partition_digest = self.workbench.partition_digest()
         self.folder.note_partition(self.partition_digest)
         self.public_digest = self.workbench.public_digest()
-        with report_disk_errors(self.folder.samples):
+        with report_run_errors(self.folder.samples):
             self.delivery = prepare_delivery(self.workbench, self.folder.samples)
         self.folder.journal.set_meta("note", self.workbench.note)
         note_models(self.workbench, self.folder.journal, [KEPT_SINGLY] if self._keeps_single_replies else [])

@@ -14,7 +14,7 @@ from typing import Final
 from fedquilt_common.errors import RunFolderError
 from fedquilt_common.experiment.experiment import Experiment, dump_experiment
 from fedquilt_common.files.digests import DigestKind, kind_of
-from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.files.disk_errors import report_run_errors
 from fedquilt_common.files.durable import write_durably
 from fedquilt_common.files.folders import create_folder
 from fedquilt_common.files.locking import LOCK, is_locked, lock_folder
@@ -81,7 +81,7 @@ def check_foreign_files(path: Path) -> None:
     """
     if any((path / name).exists() for name in (JOURNAL, LOCK, SIMULATION_LOCK)) or mark_path(path).exists():
         return
-    with report_disk_errors(path), suppress(FileNotFoundError, NotADirectoryError):
+    with report_run_errors(path), suppress(FileNotFoundError, NotADirectoryError):
         others = sorted(one.name for one in path.iterdir() if not one.name.startswith(".") and one.name != "lost+found")
         if others:
             raise RunFolderError(
@@ -124,7 +124,7 @@ class RunFolder:
         self._yaml = dump_experiment(experiment)
         _check_folder(path, self._yaml, resume=resume)  # refuses at once, without waiting for the lock
         with ExitStack() as undo:
-            with report_disk_errors(path):
+            with report_run_errors(path):
                 self._lock = undo.enter_context(lock_folder(path))
                 begun = _check_folder(path, self._yaml, resume=resume)  # another process may have had the lock
                 write_durably(path / EXPERIMENT, self._yaml)

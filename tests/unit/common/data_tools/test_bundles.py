@@ -59,11 +59,25 @@ def test_files_with_addresses_of_their_own_have_a_manifest_that_names_them(
         ("a;b", ":1: 'a;b' is not name,a"),
         (f"{names[0]},http://[x", ":1: "),
         (f"{names[0]},https://a/b\n{names[0]},https://a/c", f":2: {names[0]} has an address already"),
-        ("\n".join(f"{name},https://a/b" for name in [*names, "client-00008"]), "has no file client-00008;"),
+        ("\n".join(f"{name},https://a/{name}" for name in [*names, "client-00008"]), "has no file client-00008;"),
+        (f"{names[0]},https://a/b\n{names[1]},https://a/b", f":2: {names[0]} has the same address"),
+        (f"{names[0]},https://a/b, shared", ":1: "),
+        (f"{names[0]},https://drive.google.com/drive/folders/1a?usp=sharing", "a comma, the link of the file"),
+        (f"{names[0]},https://a/b\nname,address", ":2: 'name,address' is not name,a"),
     ):
         links.write_text(text)
         assert cli.run(command) == 4
         assert words in capsys.readouterr().err
+
+
+def test_addresses_as_a_spreadsheet_saves_them(tmp_path: Path) -> None:
+    folder, links, out = write(tmp_path / "out"), tmp_path / "links.csv", tmp_path / "manifest.json"
+    lines = ["Name,Address", *(f"{shard_name(client)},https://a/folders/{client}" for client in range(8))]
+    command = ["data", "publish", str(folder), "--addresses", str(links), "--out", str(out)]
+    for first in (0, 1):
+        links.write_text("\r\n".join(lines[first:]) + "\r\n", encoding="utf-8-sig", newline="")
+        assert cli.run(command) == 0
+        assert parse_manifest(out.read_text(), "manifest").files[shard_name(0)].url == "https://a/folders/0"
 
 
 def test_a_manifest_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

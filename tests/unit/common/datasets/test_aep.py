@@ -71,7 +71,10 @@ def test_the_authors_split(tmp_path: Path) -> None:
     write(tmp_path, [lines[0], *lines[5:30]], "testing.csv")
     found = aep.load(tmp_path)
     assert (len(found.train), len(found.test)) == (75, 25)
-    assert found.note == f"{UNIT}; aep: the file has only 100 of 19,735 rows"
+    assert found.note == (
+        f"{UNIT}; aep: the file has only 100 of 19,735 rows; "
+        "aep: testing.csv has only 25 of 4,932 rows; the others are for training"
+    )
     first = float(lines[5].split(",")[1].strip('"'))
     assert found.test.y[0, 0] == pytest.approx(np.log(first), abs=1e-5)
 

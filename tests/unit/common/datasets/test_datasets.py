@@ -221,6 +221,20 @@ def test_cifar10_in_parts_of_batches(cifar: Path) -> None:
     )
 
 
+def test_cifar10_with_more_images_than_are_published(cifar: Path) -> None:
+    """As a part of a batch beside the whole batch."""
+    with pytest.raises(DataUnavailableError, match=r"hold 50,004 training samples, but only 50,000 are published"):
+        cifar10.load(cifar.parent).describe_missing({"train": 50_004, "test": 3})
+
+
+@pytest.mark.parametrize("name", ["data_batch_4.bin", "test_batch.bin"])
+@pytest.mark.parametrize("packing", [".gz", ".xz", ".zip"])
+def test_a_batch_of_cifar10_that_is_also_there_packed(cifar: Path, name: str, packing: str) -> None:
+    PACKINGS[packing]((cifar / name).read_bytes(), cifar / (name + packing))
+    with pytest.raises(DataUnavailableError, match=rf"{name}{packing}: is also .*{name}; remove one of the two"):
+        cifar10.load(cifar.parent)
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import lzma
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +27,15 @@ HEADER = (
 )
 
 
+FEWER = (
+    "EPIC_Sounds_train.csv has only {} of 60,055 annotations; "
+    "EPIC_Sounds_validation.csv has only 1 of 8,035 annotations"
+)
+
+
 def row(video: str, start: int, stop: int, label: int) -> str:
     person = video.split("_")[0]
-    return f'{video}_0,{person},{video},00:00:02.069,00:00:02.993,{start},{stop},"clang, loud",rustle,{label}\n'
+    return f'{video}_{start},{person},{video},00:00:02.069,00:00:02.993,{start},{stop},"clang, loud",rustle,{label}\n'
 
 
 def write(folder: Path, train: str, test: str) -> Path:
@@ -63,7 +70,7 @@ def test_the_hdf5_file_of_the_authors(tmp_path: Path) -> None:
     assert (found.train.y.tolist(), found.test.y.tolist(), found.classes) == ([43, 4, 0], [7], 44)
     assert found.subjects is not None
     assert found.subjects.tolist() == [1, 2, 2]
-    assert found.note == "epic-sounds: 1 segment cut to the middle 2 s"
+    assert found.note == f"epic-sounds: {FEWER.format(3)}; 1 segment cut to the middle 2 s"
 
 
 def test_files_of_sound_have_the_same_samples(tmp_path: Path) -> None:
@@ -116,8 +123,44 @@ def test_repairs_are_counted(tmp_path: Path) -> None:
     place = write(tmp_path, train, row("P02_01", 0, 4800, 2))
     write_hdf5(place, P01_01=noise(24_000), P02_01=noise(4800))
     assert epic_sounds.load(tmp_path).note == (
-        "epic-sounds: 1 segment cut at the end of the sound; 2 segments of videos without sound left out"
+        f"epic-sounds: {FEWER.format(3)}; "
+        "1 segment cut at the end of the sound; 2 segments of videos without sound left out"
     )
+
+
+def test_whole_annotations_have_no_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = write(tmp_path, row("P01_01", 0, 4800, 1) + row("P01_01", 5, 4800, 1), row("P02_01", 0, 4800, 2))
+    write_hdf5(place, P01_01=noise(4800), P02_01=noise(4800))
+    monkeypatch.setattr(epic_sounds, "ANNOTATIONS", {"train": 2, "test": 1})
+    assert epic_sounds.load(tmp_path).note == ""
+
+
+def test_a_repeated_annotation_counts_once(tmp_path: Path) -> None:
+    one, other = row("P01_01", 0, 4800, 1), row("P01_01", 9, 4800, 2)
+    place = write(tmp_path, one + other + one, row("P02_01", 0, 4800, 2))
+    write_hdf5(place, P01_01=noise(4800), P02_01=noise(4800))
+    found = read(tmp_path)
+    assert found.train.y.tolist() == [1, 2]
+    assert found.note == f"epic-sounds: {FEWER.format(2)}; 1 repeated annotation left out"
+
+
+def test_two_annotations_of_one_number(tmp_path: Path) -> None:
+    write(tmp_path, row("P01_01", 0, 4800, 1) + row("P01_01", 0, 4800, 2), row("P02_01", 0, 4800, 2))
+    with pytest.raises(DataUnavailableError, match=r"train\.csv, line 3: is another annotation P01_01_0 than"):
+        epic_sounds.load(tmp_path)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_annotations_that_are_cut_in_their_last_number(end: str, tmp_path: Path) -> None:
+    place = write(tmp_path, row("P01_01", 0, 4800, 1) + row("P01_01", 9, 4800, 23), row("P02_01", 0, 4800, 2))
+    write_hdf5(place, P01_01=noise(4800), P02_01=noise(4800))
+    path = place / "EPIC_Sounds_train.csv"
+    whole = path.read_bytes().replace(b"\n", end.encode())
+    path.write_bytes(whole)
+    assert read(tmp_path).train.y.tolist() == [1, 23]
+    path.write_bytes(whole[: -len(end) - 1])
+    with pytest.raises(DataUnavailableError, match=r"train\.csv, line 3: has no end, so the file is cut"):
+        epic_sounds.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -172,6 +215,23 @@ def test_no_sound(tmp_path: Path) -> None:
     write_hdf5(place, P01_01=noise(4800))
     with pytest.raises(DataUnavailableError, match=r"no sound of a video in EPIC_Sounds_validation.csv"):
         epic_sounds.load(tmp_path)
+
+
+def test_a_link_to_sound_that_is_not_there(tmp_path: Path) -> None:
+    place = write(tmp_path, row("P01_01", 0, 4800, 1), row("P01_02", 0, 4800, 2))
+    write_hdf5(place, P01_02=noise(4800))
+    with h5py.File(place / "EPIC_audio.hdf5", "a") as file:
+        file["P01_01"] = h5py.SoftLink("/nowhere")
+    with pytest.raises(DataUnavailableError, match=r"P01_01: is a link to an array that is not there"):
+        epic_sounds.load(tmp_path)
+
+
+def test_annotations_that_begin_with_a_mark_of_their_encoding(tmp_path: Path) -> None:
+    place = write(tmp_path, row("P01_01", 0, 4800, 1), row("P01_02", 0, 4800, 2))
+    write_hdf5(place, P01_01=noise(4800), P01_02=noise(4800))
+    path = place / "EPIC_Sounds_train.csv"
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    assert read(tmp_path).train.y.tolist() == [1]
 
 
 def test_sound_that_ends_before_a_segment(tmp_path: Path) -> None:
@@ -232,7 +292,9 @@ def test_a_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_real_annotations() -> None:
     path = real_data("epic-sounds") / "epic-sounds" / "EPIC_Sounds_validation.csv.xz"
-    videos = epic_sounds._read_annotations(path)
+    repairs = Counter[str]()
+    videos = epic_sounds._read_annotations(path, repairs)
     segments = [segment for own in videos.values() for segment in own]
     assert (len(videos), len({person for person, _ in videos}), len(segments)) == (137, 32, 8035)
+    assert not repairs
     assert {segment.label for segment in segments} == set(range(44))

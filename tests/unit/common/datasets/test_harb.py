@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import lzma
 from collections import Counter
 from pathlib import Path
 
@@ -153,3 +155,12 @@ def test_one_volunteer_is_not_enough(tmp_path: Path) -> None:
 
 def test_it_is_a_data_set_by_name(place: Path) -> None:
     assert load_dataset("harb", place).input_shape == (4, 150)
+
+
+@pytest.mark.parametrize("packing", [".gz", ".xz"])
+def test_a_session_that_is_also_there_packed(packing: str, place: Path) -> None:
+    path = place / "harb" / "anna" / "walking-1.txt"
+    pack = gzip.compress if packing == ".gz" else lzma.compress
+    path.with_name(path.name + packing).write_bytes(pack(path.read_bytes()))
+    with pytest.raises(DataUnavailableError, match=rf"walking-1\.txt{packing}: is also .*walking-1\.txt; remove one"):
+        harb.load(place)

@@ -154,9 +154,31 @@ def changed(key: str, value: Any) -> dict[str, Any]:
         (changed("x", [[0.5] * 783] * 2), "writer 'a': x must be images of 784 numbers each, and y labels; fetch"),
         (changed("x", [[float("nan")] * 784] * 2), "writer 'a': has a pixel that is not from 0 to 1"),
         (changed("y", [1, 62]), "writer 'a': has a label that is not from 0 to 61"),
+        (changed("x", [[10**400] * 784] * 2), "writer 'a': x must be images"),
+        (changed("y", [1, 10**400]), "writer 'a': x must be images"),
+        (shard(a=2) | {"users": [["a"]]}, "has a user whose name is no text"),
+        ({"users": ["a", "a"], "num_samples": [2, 2], "user_data": shard(a=2)["user_data"]}, "'a' is there twice"),
+        ("[" * 100_000, "cannot be read as JSON"),
+        ("9" * 5000, "cannot be read as JSON"),
         (shard(), "holds no JSON file with samples"),
     ],
-    ids=["json", "keys", "count", "counts", "user", "pixels", "nan", "label", "empty"],
+    ids=[
+        "json",
+        "keys",
+        "count",
+        "counts",
+        "user",
+        "pixels",
+        "nan",
+        "label",
+        "large pixel",
+        "large label",
+        "no name",
+        "twice",
+        "brackets",
+        "digits",
+        "empty",
+    ],
 )
 def test_damaged_femnist(content: Any, words: str, tmp_path: Path) -> None:
     write_femnist(tmp_path, "train", "0", content)
@@ -168,5 +190,5 @@ def test_damaged_femnist(content: Any, words: str, tmp_path: Path) -> None:
 def test_a_writer_in_two_files(tmp_path: Path) -> None:
     for name in "01":
         write_femnist(tmp_path, "train", name, shard(a=1))
-    with pytest.raises(DataUnavailableError, match="writer 'a' is in two files"):
+    with pytest.raises(DataUnavailableError, match="writer 'a' is there twice; remove one of the two"):
         femnist.load(tmp_path)

@@ -226,3 +226,23 @@ def test_a_file_is_read_again_only_after_a_change(tmp_path: Path) -> None:
     assert read_own_samples(source, FORM) is first
     Path(source).write_text(CSV + "7,8,0\n")
     assert len(read_own_samples(source, FORM)) == 4
+
+
+@pytest.mark.parametrize(
+    ("column", "held"),
+    [
+        ("timestamp '2020-01-01' + interval (a) day", r"datetime64\[us\]"), ("a::decimal(4, 2)", "Decimal"),
+        ("a::varchar", "str"), ("[a]", "ndarray"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["b", "label"])
+def test_a_column_of_a_parquet_file_that_holds_no_numbers_is_named(
+    column: str, held: str, name: str, tmp_path: Path
+) -> None:
+    duckdb = pytest.importorskip("duckdb", reason="duckdb writes the Parquet file of this test")
+    pytest.importorskip("pyarrow", reason="pyarrow reads Parquet files")
+    path, other = tmp_path / "own.parquet", "label" if name == "b" else "b"
+    rows = f"from (values (1), (2)) as t(a) select a, {column} as {name}, 1 as {other}"
+    duckdb.sql(f"copy ({rows}) to '{path}' (format parquet)")
+    with pytest.raises(DataUnavailableError, match=f"own.parquet: the column '{name}' holds {held}, not numbers"):
+        read_own_samples(str(path), FORM)

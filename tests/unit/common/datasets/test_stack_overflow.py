@@ -74,7 +74,8 @@ def test_sentences_as_numbers(tmp_path: Path) -> None:
     assert found.subjects is not None
     assert found.subjects.tolist() == [0, 1, 1]  # sorted by identifier
     assert found.note == (
-        "stack-overflow: train: the first 128 sentences of 1000 users; test: the first 10 sentences of 1000 users"
+        "stack-overflow: train: the first 128 sentences of 2 users instead of 1000; "
+        "test: the first 10 sentences of 1 user instead of 1000"
     )
 
 
@@ -85,6 +86,7 @@ def test_what_is_read_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     found = stack_overflow.load(tmp_path)
     assert found.train.y[:, 0].tolist() == [1, 1, 2]
     assert len(found.test) == 10
+    assert "train: the first 3 sentences of 2 users; test" in found.note
 
 
 def test_repairs_are_counted(tmp_path: Path) -> None:

@@ -129,6 +129,7 @@ def test_the_largest_boxes_are_kept_in_order() -> None:
         ("1,2,nan,4,1,1,0,0", "is neither 8 numbers with commas"),
         ("1 0.5 0.5 0.1", "is neither 8 numbers with commas"),
         ("car 0.5 0.5 0.1 0.1", "is neither 8 numbers with commas"),
+        ("1 320 240 60 40", "has a number above 2, but YOLO's form has parts of the image"),
     ],
 )
 def test_wrong_lines(line: str, words: str, tmp_path: Path) -> None:
@@ -136,6 +137,13 @@ def test_wrong_lines(line: str, words: str, tmp_path: Path) -> None:
     write(tmp_path, "test-dev", "b")
     with pytest.raises(DataUnavailableError, match=f"a.txt, line 2: {words}"):
         visdrone.load(tmp_path)
+
+
+def test_annotations_that_begin_with_a_mark_of_their_encoding(tmp_path: Path) -> None:
+    write(tmp_path, "train", "a", LINE)
+    write(tmp_path, "test-dev", "b", "\ufeff" + LINE)
+    found = read(tmp_path)
+    np.testing.assert_array_equal(found.train.y, found.test.y)
 
 
 def test_a_truncated_image(tmp_path: Path) -> None:

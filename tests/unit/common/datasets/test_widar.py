@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -143,3 +145,31 @@ def test_a_folder_without_profiles(tmp_path: Path) -> None:
     (tmp_path / "widar").mkdir()
     with pytest.raises(DataUnavailableError, match="profiles of 0 persons"):
         widar.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("top", "archive"), [(".", "BVP.zip"), ("BVP", "another.zip"), ("BVP/20181130-VS", "20181130-VS.zip")]
+)
+def test_an_archive_beside_its_own_folders(top: str, archive: str, tmp_path: Path) -> None:
+    paths = [write(tmp_path, person, 1, profile(4)) for person in (5, 10)]
+    with zipfile.ZipFile(tmp_path / "widar" / archive, "w") as packed:
+        for path in paths:
+            packed.write(path, path.relative_to(tmp_path / "widar" / top))
+    with pytest.raises(DataUnavailableError, match=r"user\d+-1-1-1-1-.*: is also .*user\d+-1-1-1.*; remove one"):
+        widar.load(tmp_path)
+
+
+def test_a_profile_that_is_also_there_packed(tmp_path: Path) -> None:
+    write(tmp_path, 10, 1, profile(4))
+    path = write(tmp_path, 5, 1, profile(4))
+    path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    with pytest.raises(DataUnavailableError, match=r"user5-1.*mat\.gz: is also .*user5-1.*mat; remove one"):
+        widar.load(tmp_path)
+
+
+def test_one_name_in_two_sessions_is_of_two_profiles(tmp_path: Path) -> None:
+    for person in (5, 10):
+        for session in ("20181130", "20181204"):
+            write(tmp_path, person, 1, profile(4), session)
+    found = widar.load(tmp_path)
+    assert len(found.train) + len(found.test) == 4

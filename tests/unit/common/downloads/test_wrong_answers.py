@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.file_server import FileServer, answer_bytes, answer_status, change_file, cut_after, serve_files
+from tests.support.file_server import (
+    Fault,
+    FileServer,
+    answer_bytes,
+    answer_status,
+    change_file,
+    cut_after,
+    serve_files,
+)
 
 from fedquilt_common.downloads.fetch import fetch
 from fedquilt_common.downloads.retries import Retries
@@ -109,3 +117,30 @@ def test_a_proxy_that_cannot_be_used_is_named(
 def test_a_strange_wait_is_ignored(server: FileServer, tmp_path: Path, wait: str) -> None:
     server.faults = [answer_status(503, Retry_After=wait)]
     assert fetch(server.url("/a.bin"), tmp_path / "a.bin", DIGEST, retries=AT_ONCE).size == SIZE
+
+
+def test_an_empty_answer_is_no_file(server: FileServer, tmp_path: Path) -> None:
+    server.faults = [answer_bytes(200, b"", Content_Length="0")]
+    with pytest.raises(DownloadError, match=r"a\.bin: the server's file is empty \(0 bytes\), so it was deleted"):
+        fetch(server.url("/a.bin"), tmp_path / "a.bin", retries=AT_ONCE)
+    assert names(tmp_path) == []
+    (tmp_path / "a.bin").write_bytes(b"")
+    assert fetch(server.url("/a.bin"), tmp_path / "a.bin", retries=AT_ONCE).sha256 == DIGEST
+
+
+def test_a_file_that_is_empty_as_published_is_one(server: FileServer, tmp_path: Path) -> None:
+    server.files["/a.bin"] = b""
+    digest = hashlib.sha256(b"").hexdigest()
+    assert fetch(server.url("/a.bin"), tmp_path / "a.bin", digest, retries=AT_ONCE).size == 0
+    assert fetch(server.url("/a.bin"), tmp_path / "b.bin", None, 0, retries=AT_ONCE).size == 0
+    assert fetch(server.url("/a.bin"), tmp_path / "b.bin", digest, 0, retries=AT_ONCE).was_there
+
+
+@pytest.mark.parametrize("fault", [answer_status(404), answer_bytes(200, b"", Content_Length="0"), cut_after(CUT)])
+def test_a_password_in_the_address_is_not_shown(server: FileServer, tmp_path: Path, fault: Fault) -> None:
+    server.faults = [fault] * 3
+    url = server.url("/a.bin").replace("://", "://user:secret@")
+    with pytest.raises(DownloadError) as error:
+        fetch(url, tmp_path / "a.bin", retries=Retries(attempts=1))
+    assert str(error.value).startswith(server.url("/a.bin"))
+    assert "secret" not in "".join(path.read_text() for path in tmp_path.glob("*.json"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedquilt_common.errors import RunFolderError
-from fedquilt_common.files.disk_errors import report_disk_errors
+from fedquilt_common.files.disk_errors import report_disk_errors, report_run_errors
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,12 @@ def test_the_advice_fits_the_error(tmp_path: Path, number: int, advice: str) -> 
     with pytest.raises(RunFolderError) as error, report_disk_errors(tmp_path):
         raise OSError(number, os.strerror(number), str(tmp_path / "file"))
     assert str(error.value).startswith(f"{tmp_path / 'file'} cannot be used: {os.strerror(number)}. {advice}")
+    assert str(error.value).endswith(", then run the same command again")
+
+
+def test_a_coordinator_resumes(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError) as error, report_run_errors(tmp_path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "file"))
     assert str(error.value).endswith("run the same command again to resume (`fedquilt coordinator` with --resume)")
 
 
