@@ -33,6 +33,7 @@ from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_server.round.events import Checkpoint, Tally
 from fedquilt_server.runs.journal import Traffic
+from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.runs.stopwatch import Stopwatch
 from fedquilt_server.runs.tables import boards_csv, classes_csv, clients_csv, rounds_csv
 from fedquilt_server.status.results import FORMAT, NEWER, SCORE_COLUMNS, Ending, Result, RoundResult
@@ -293,6 +294,23 @@ def read_result(folder: Path) -> Result:
         ) from None
 
 
+def is_finished(folder: Path) -> bool:
+    """Whether a folder holds a finished run and its ``result.json``, which the same command writes again if it is lost.
+
+    Raises:
+        RunFolderError: the journal is damaged, or has lost the run.
+    """
+    return inspect_folder(folder).finished and _holds_final_result(folder)
+
+
+def _holds_final_result(folder: Path) -> bool:
+    """Whether ``result.json`` is that of a finished run; earlier versions did not write how a run ended."""
+    try:
+        return read_result(folder).status in ("finished", "unknown")
+    except RunFolderError:
+        return False
+
+
 def read_model(folder: Path, result: Result) -> Arrays:
     """Return the final global model of a run, read lazily; without arrays if the algorithm has none.
 
@@ -336,6 +354,18 @@ def record_ending(folder: Path, experiment: Experiment, ending: Ending) -> None:
     ended = result.model_copy(update=ending.model_dump())
     with report_run_errors(folder / RESULT):
         write_atomically(folder / RESULT, ended.model_dump_json(indent=2) + "\n")
+
+
+def restore_result(folder: Path, make: Callable[[], Result]) -> None:
+    """Write the ``result.json`` of a finished run again if it is lost or damaged; ``make`` returns its content.
+
+    Raises:
+        RunFolderError: the disk is full or read-only.
+    """
+    if _holds_final_result(folder):
+        return
+    with report_run_errors(folder / RESULT):
+        write_atomically(folder / RESULT, make().model_dump_json(indent=2) + "\n")
 
 
 def final_row(rounds: Sequence[RoundResult], model_bytes: int) -> dict[str, float | int | str]:

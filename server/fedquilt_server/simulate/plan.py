@@ -15,6 +15,7 @@ from fedquilt_common.experiment.experiment import Experiment, dump_experiment
 from fedquilt_common.process.python_path import python_path_variable
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
 from fedquilt_server.runs.other_experiment import CHOOSE, name_other_experiment
+from fedquilt_server.runs.result_files import is_finished
 from fedquilt_server.runs.run_folder import check_foreign_files, inspect_folder
 from fedquilt_server.simulate.child_process import ChildSpec
 from fedquilt_server.simulate.mosquitto import free_port
@@ -147,7 +148,7 @@ def make_plan(
     before, yaml = inspect_folder(folder), dump_experiment(experiment)
     if before.experiment is not None and before.experiment != yaml:
         raise RunFolderError(f"{name_other_experiment(folder, before.experiment, yaml)}: {CHOOSE}")
-    if before.finished:
+    if is_finished(folder):
         raise RunFolderError(f"{folder} holds a finished run: read its result.json, or choose another --out")
     if port:
         await_port(PAGE_HOST, port, PORT_SECONDS)

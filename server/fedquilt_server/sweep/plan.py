@@ -11,6 +11,7 @@ from typing import Final
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment, dump_experiment
 from fedquilt_common.experiment_file import Override, explain_override_path, make_experiment
+from fedquilt_server.runs import result_files
 from fedquilt_server.runs.other_experiment import name_other_experiment
 from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.sweep.axes import SweepAxis, Variation, combine
@@ -207,8 +208,8 @@ def _first_state(run: PlannedRun, before: SweptRun | None) -> SweptRun:
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether a folder holds a finished run."""
+    """Whether a folder holds a finished run and its result; a damaged one does not."""
     try:
-        return inspect_folder(folder).finished
+        return result_files.is_finished(folder)
     except RunFolderError:
         return False
