@@ -19,7 +19,6 @@ DIGITS: dict[str, Any] = {
     "name": "digits", "data": {"set": "digits", "clients": 2}, "model": {"name": "mlp"},
     "algorithm": {"name": "fedavg"},
 }  # fmt: skip
-RESULT = '{"name":"x","run":"x","algorithm":"x","dataset":"x","seed":1,"rounds":[],"final":{"accuracy":0.5}}'
 
 
 @dataclass(frozen=True)
@@ -29,8 +28,7 @@ class Quick(RunHost):
     def command(self, folder: Path, port: int) -> tuple[str, ...]:
         (folder / "path").write_text(os.pathsep.join(self.python_path))
         if folder.name.startswith("seed=1"):
-            (folder / "result.json").write_text(RESULT)
-            return (sys.executable, "-c", finishing_text(folder))
+            return (sys.executable, "-c", finishing_text(folder, accuracy=0.5))
         return (sys.executable, "-c", "import sys; sys.exit('fedquilt: the loss became nan')")
 
 

@@ -11,7 +11,9 @@ import pytest
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import dump_experiment
 from fedquilt_common.experiment_file import parse_override
+from fedquilt_server.runs.result_files import record_ending
 from fedquilt_server.runs.run_folder import RunFolder
+from fedquilt_server.status.results import FINISHED
 from fedquilt_server.sweep.manifest import write_manifest
 from fedquilt_server.sweep.plan import PlannedRun, SweepPlan, first_states, plan_sweep
 from fedquilt_server.sweep.sweep_file import source_of, vary
@@ -33,6 +35,7 @@ def begin(run: PlannedRun, *, finish: bool = False) -> None:
     folder.claim()
     if finish:
         folder.finish()
+        record_ending(run.folder, run.experiment, FINISHED)
     folder.release()
 
 
@@ -160,6 +163,8 @@ def test_the_folders_show_what_is_left(tmp_path: Path) -> None:
     begin(made.runs[0], finish=True)
     begin(made.runs[1])
     assert statuses(made) == ["finished", "failed", "stopped", "pending"]
+    (made.runs[0].folder / "result.json").unlink()
+    assert statuses(made) == ["stopped", "failed", "stopped", "pending"]
     shutil.rmtree(made.runs[0].folder)
     assert statuses(made) == ["stopped", "failed", "stopped", "pending"]
 
