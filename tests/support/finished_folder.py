@@ -10,7 +10,7 @@ from fedquilt_server.status.results import FINISHED, FORMAT, Result
 from fedquilt_server.status.run_file_names import JOURNAL, RESULT
 
 
-def finishing_text(folder: Path, **final: float) -> str:
+def finishing_text(folder: Path, **final: float | int | str) -> str:
     """Return a Python program, of the standard library, that leaves ``folder`` as a finished run does.
 
     Args:
