@@ -7,11 +7,9 @@ only chunks are lost. Without losses and open times a transfer takes ``Link.seco
 from __future__ import annotations
 
 import heapq
-import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from fedquilt_common.wire.chunks import LARGEST_CHUNK, usual_chunk
 from fedquilt_common.wire.link import Link
@@ -24,9 +22,7 @@ from fedquilt_common.wire.repairs import (
     SINGLE_REPAIRS,
     first_repair_pause,
 )
-from fedquilt_common.wire.windowed_transfer import draw_transfer
-
-_MOST_TRIES: Final = 1000
+from fedquilt_common.wire.windowed_transfer import draw_transfer, draw_tries
 
 
 def count_chunks(link: Link, size: int) -> int:
@@ -38,53 +34,76 @@ def count_chunks(link: Link, size: int) -> int:
 
 
 @dataclass(frozen=True)
-class DrawnLink:
-    """A link in one exchange.
+class MeanLink:
+    """A link on which each transfer takes its mean.
+
+    It is for a board that keeps its recorded link: its recorded times hold what its transfers took beyond the mean.
+    """
+
+    link: Link
+
+    @property
+    def latency(self) -> float:
+        """Seconds at the desk from the end of a transfer to its arrival."""
+        return self.link.mean_latency
+
+    def end_of(self, start: float, seconds: float) -> float:
+        """Return when a transfer of ``seconds`` seconds ends that can begin at ``start``."""
+        return start + seconds
+
+    def draw_seconds(self, size: int) -> float:
+        """Return how long all chunks of ``size`` bytes occupy the link, without repairs by the protocol."""
+        return self.link.mean_seconds(size)
+
+    def draw_delay(self) -> float:
+        """Return the seconds from sending a message of one packet, which no link loses, to its arrival."""
+        return self.link.mean_latency
+
+    def draw_lost(self, chunks: int) -> int:
+        """Return how many of some chunks are lost."""
+        return 0
+
+
+@dataclass(frozen=True)
+class DrawnLink(MeanLink):
+    """A link in one exchange, whose transfers are drawn.
 
     Attributes:
-        link: its properties.
         rng: of the losses.
         opened_at: when the exchange opens, in seconds at the desk since a period of the open times began.
     """
 
-    link: Link
     rng: random.Random
     opened_at: float = 0.0
 
+    @property
+    def latency(self) -> float:
+        return self.link.latency / self.link.speedup
+
     def end_of(self, start: float, seconds: float) -> float:
-        """Return when a transfer of ``seconds`` seconds ends that can begin at ``start``."""
         if not self.link.open:
             return start + seconds
         return self.link.end_of(self.opened_at + start, seconds) - self.opened_at
 
     def draw_seconds(self, size: int) -> float:
-        """Draw how long all chunks of ``size`` bytes occupy the open link, without repairs by the protocol."""
         once, packets = self.link.seconds(size), self.link.packets(size)
-        if self.link.window is None or not self.link.loss:
+        if self.link.window is None:
             return once
         sent, timeouts = draw_transfer(packets, self.link.loss, self.link.window, self.rng)
         return once * (sent / packets) + timeouts * self.link.timeout / self.link.speedup
 
     def draw_delay(self) -> float:
-        """Draw the seconds from sending a message of one packet, which no link loses, to its arrival."""
-        latency = self.link.latency / self.link.speedup
         if self.link.window is not None:
-            return self.draw_seconds(0) + latency
-        return latency * next(n for n in itertools.count(1) if n == _MOST_TRIES or self.rng.random() >= self.link.loss)
+            return self.draw_seconds(0) + self.latency
+        return self.latency * draw_tries(self.link.loss, self.rng)
 
     def draw_lost(self, chunks: int) -> int:
-        """Draw how many of some chunks are lost; none with a window, whose packets are repeated."""
         if self.link.window is not None or not self.link.loss:
             return 0
         return sum(self.rng.random() < self.link.loss for _ in range(chunks))
 
-    @property
-    def latency(self) -> float:
-        """Seconds at the desk from the end of a transfer to its arrival."""
-        return self.link.latency / self.link.speedup
 
-
-def draw_download(line: DrawnLink, size: int) -> float:
+def draw_download(line: MeanLink, size: int) -> float:
     """Draw when a board has a patch of ``size`` bytes and the manifest that follows it.
 
     The board requests lost chunks once no chunk has come for a while. The pause doubles, until several chunks arrive.
@@ -125,7 +144,7 @@ class _Part:
     pause: float
 
 
-def draw_uploads(line: DrawnLink, ready: Sequence[float], sizes: Sequence[int]) -> list[float]:
+def draw_uploads(line: MeanLink, ready: Sequence[float], sizes: Sequence[int]) -> list[float]:
     """Draw when replies arrive over a link that carries one message at a time.
 
     Args:
@@ -151,7 +170,7 @@ def draw_uploads(line: DrawnLink, ready: Sequence[float], sizes: Sequence[int]) 
     return arrivals
 
 
-def _draw_rest(line: DrawnLink, part: _Part, arrived_at: float, first: float) -> _Part | None:
+def _draw_rest(line: MeanLink, part: _Part, arrived_at: float, first: float) -> _Part | None:
     """Draw what the board sends after a part; None if the reply is complete.
 
     The coordinator answers the last chunk at once with a list of the missing ones. If the last chunk is lost, or was

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedquilt_common.types import ClientId
 from fedquilt_common.wire.link import Link
-from fedquilt_server.replay.drawn_link import DrawnLink
+from fedquilt_server.replay.drawn_link import DrawnLink, MeanLink
 from fedquilt_server.replay.measurements import CoordinatorTimes, Measurements, RecordedBoard, RecordedTask
 from fedquilt_server.replay.round_model import (
     ClosedExchange,
@@ -212,8 +212,15 @@ class _Simulation:
             ModelledTask(task.train, _pause(board, order, lags, gaps), task.size)
             for order, task in enumerate(present.values())
         ]
-        line = None if board.link is None else DrawnLink(board.link, self._link_rng, opening.at)
-        return dict(zip(present, board_arrivals(tasks, board.workers, line), strict=True))
+        return dict(zip(present, board_arrivals(tasks, board.workers, self._line(board, opening.at)), strict=True))
+
+    def _line(self, board: SimulatedBoard, opened_at: float) -> MeanLink | None:
+        """Return a board's link in an exchange; the recorded times hold the losses of the recorded link."""
+        if board.link is None:
+            return None
+        if board.link == board.model.link:
+            return MeanLink(board.link)
+        return DrawnLink(board.link, self._link_rng, opened_at)
 
     def _draw_task(self, exchange: int, number: int, client: ClientId) -> RecordedTask | None:
         return self._draw(self._m.tasks.get((exchange, client), {}), number, None)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedquilt_server.replay.drawn_link import DrawnLink, draw_download, draw_uploads
+from fedquilt_server.replay.drawn_link import MeanLink, draw_download, draw_uploads
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class ClosedExchange:
     replies: int
 
 
-def board_arrivals(tasks: Sequence[ModelledTask], workers: int, line: DrawnLink | None = None) -> list[float]:
+def board_arrivals(tasks: Sequence[ModelledTask], workers: int, line: MeanLink | None = None) -> list[float]:
     """Return when the replies of one board arrive, in the order of its tasks.
 
     Args:
         tasks: in the order in which the board begins them.
         workers: tasks that it does at the same time.
-        line: its link, with the draws of its losses. The board receives as many bytes as its largest reply has, and
+        line: its link; None: transfers take no time. The board receives as many bytes as its largest reply has, and
             sends its replies in turn.
     """
     begin = 0.0 if line is None else draw_download(line, max((task.size for task in tasks), default=0))
