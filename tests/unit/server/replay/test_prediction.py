@@ -158,13 +158,24 @@ def test_a_lossy_link_gives_a_range_and_the_recorded_one_is_in_the_recorded_time
 
 
 def test_the_open_times_of_all_boards_follow_one_clock() -> None:
-    """A link without a rate only waits. With a clock of its own, one of 20 boards would always wait long."""
+    """A link without a rate only waits: for the patch up to 55 s, and for a reply that it cannot carry any more.
+
+    With a clock of its own, one of ten boards with the longest task would always wait long.
+    """
     changed = parse_what_if(["link=open=0:5,period=60", "boards=20", "workers=2"], SAME)
     last = LAG + 8.0 + REST + AVERAGING * 9
     waits = [row.seconds - last for row in predict(changed)]
-    assert min(waits) < 10.0
-    assert max(waits) > 40.0
-    assert all(0.0 <= round(wait, 6) <= 60.0 + 55.0 for wait in waits)
+    assert 60.0 - 8.5 - 5.0 <= min(waits) < 60.0
+    assert 90.0 < max(waits) <= 60.0 - 5.0 + 60.0 - 8.5
+
+
+def test_the_clock_of_open_times_goes_on_with_the_next_exchange() -> None:
+    """The evaluation begins as the link opens for the last reply, so it does not wait."""
+    replies = [reply(3, 3, 300 + LAG + 8), reply(3, 3, 300 + LAG + 8 + 2, 1)]
+    measured = measure(with_round_3(experiment(per_round=1), list(replies), LAG + 8 + 2 + REST))
+    changed = dataclasses.replace(SAME, links={"": parse_link("open=0:5,period=60")})
+    found = simulate_rounds(measured, changed, 1.0, 40, 0, asked={3})
+    assert max(row.seconds for row in found) <= LAG + 8 + 2 + REST + 60.0 - 5.0 + 60.0 - 8.5
 
 
 def test_the_draws_of_links_do_not_change_the_other_draws() -> None:
