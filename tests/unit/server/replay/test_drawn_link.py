@@ -164,6 +164,13 @@ def test_a_repair_waits_for_the_open_times() -> None:
     assert upload(link, [0.0], [1000], LOST, KEPT) == [11.0]
 
 
+def test_requests_for_lost_chunks_wait_for_the_open_times_too() -> None:
+    """What is lost in the first open time is requested, and sent again, in the second one."""
+    link = Link(rate=100.0, latency=3.0, loss=0.5, mtu=228, open=((0.0, 4.0),), period=10.0)
+    assert download(link, 300, KEPT, LOST, KEPT, KEPT, KEPT) == 17.0  # the request goes at 10, the chunk at 13
+    assert upload(link, [0.0], [300], LOST, KEPT, KEPT, KEPT, KEPT) == [17.0]  # the list goes at 10, the chunk at 13
+
+
 def test_chunks_fit_the_packets_of_a_link_that_loses_some() -> None:
     assert count_chunks(CUT, 401) == 5
     assert count_chunks(CUT, 0) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -176,6 +177,12 @@ def test_the_clock_of_open_times_goes_on_with_the_next_exchange() -> None:
     changed = dataclasses.replace(SAME, links={"": parse_link("open=0:5,period=60")})
     found = simulate_rounds(measured, changed, 1.0, 40, 0, asked={3})
     assert max(row.seconds for row in found) <= LAG + 8 + 2 + REST + 60.0 - 5.0 + 60.0 - 8.5
+
+
+def test_the_clock_of_open_times_goes_on_when_other_clients_are_asked() -> None:
+    """A round that would begin again at the same time of the clock would miss each of its ten deadlines of 20 s."""
+    changes = ["link=open=0:5,period=60", "per_round=1", "quorum=1", "deadline=20", "shortfall=replace"]
+    assert median(row.seconds for row in predict(parse_what_if(changes, SAME))) < 120.0
 
 
 def test_the_draws_of_links_do_not_change_the_other_draws() -> None:
