@@ -122,7 +122,7 @@ def draw_download(line: MeanLink, size: int) -> float:
 
 
 @dataclass(frozen=True, order=True)
-class _Part:
+class _SentPart:
     """What a board sends of a reply at a time: chunks before the last one, and the last one, which asks for a receipt.
 
     Attributes:
@@ -154,7 +154,7 @@ def draw_uploads(line: MeanLink, ready: Sequence[float], sizes: Sequence[int]) -
     """
     first = max(SHORTEST_PROBE_SECONDS, FIRST_PROBE_SECONDS / line.link.speedup)
     counts = [count_chunks(line.link, size) for size in sizes]
-    waiting = [_Part(at, n, counts[n] - 1, True, True, True, first) for n, at in enumerate(ready)]
+    waiting = [_SentPart(at, n, counts[n] - 1, True, True, True, first) for n, at in enumerate(ready)]
     heapq.heapify(waiting)
     arrivals, free_at = list(ready), 0.0
     while waiting:
@@ -170,7 +170,7 @@ def draw_uploads(line: MeanLink, ready: Sequence[float], sizes: Sequence[int]) -
     return arrivals
 
 
-def _draw_rest(line: MeanLink, part: _Part, arrived_at: float, first: float) -> _Part | None:
+def _draw_rest(line: MeanLink, part: _SentPart, arrived_at: float, first: float) -> _SentPart | None:
     """Draw what the board sends after a part; None if the reply is complete.
 
     The coordinator answers the last chunk at once with a list of the missing ones. If the last chunk is lost, or was
