@@ -11,22 +11,14 @@ import psutil
 
 from fedquilt_client.store import RunStore
 from fedquilt_common.errors import PayloadError, RunFolderError
-from fedquilt_common.wire.chunks import CHUNK, LARGEST_CHUNK, Assembly, ChunkHeader, usual_chunk
+from fedquilt_common.wire.chunks import Assembly, ChunkHeader
+from fedquilt_common.wire.repairs import LONGEST_REPAIR_SECONDS, PATIENCE, SINGLE_REPAIRS, first_repair_pause
 from fedquilt_common.wire.round_messages import PatchMessage
 from fedquilt_common.wire.topics import Address, Topics
 from fedquilt_common.wire.transport import Transport
 
 log = logging.getLogger(__name__)
 
-REPAIR_SECONDS: Final = 3.0
-"""Seconds without a chunk of 256 KiB before the first repair, and four times as long for one of 1 MiB; less on a
-simulated link with a speedup."""
-SHORTEST_REPAIR_SECONDS: Final = 0.2
-LONGEST_REPAIR_SECONDS: Final = 300.0
-PATIENCE: Final = 4.0
-"""A chunk counts as lost after this many times the longest gap between two chunks."""
-SINGLE_REPAIRS: Final = 32
-"""The largest number of missing chunks that are requested one by one; for more, the whole slot is requested."""
 DISK_RESERVE: Final = 64 * 1024 * 1024
 """Bytes of the disk that downloads leave free."""
 
@@ -66,9 +58,8 @@ class Downloads:
         self._store.keep_patches(arriving.union(patch.digest for patch in self._wanted.values()))
 
     def _choose_first_pause(self) -> float:
-        """Return how long no chunk may arrive before the first repair: larger chunks take longer on the same line."""
-        chunk = max((min(LARGEST_CHUNK, usual_chunk(patch.size)) for patch in self._wanted.values()), default=CHUNK)
-        return max(SHORTEST_REPAIR_SECONDS, REPAIR_SECONDS * chunk / CHUNK / self._speedup)
+        """Return how long no chunk may arrive before the first repair."""
+        return first_repair_pause(max((patch.size for patch in self._wanted.values()), default=0), self._speedup)
 
     def _subscribe_to(self, places: set[str]) -> None:
         self._transport.unsubscribe(self._topics.slot_chunks(place) for place in self._subscribed - places)

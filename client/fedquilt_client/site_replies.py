@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from fedquilt_client.records import StoredReply
 from fedquilt_client.store import RunStore
 from fedquilt_client.tasks import OpenTask, TaskId
-from fedquilt_client.uploads import LAST_PROBE_SECONDS, SHORTEST_PROBE_SECONDS
 from fedquilt_common.wire.messages import Outcome
+from fedquilt_common.wire.repairs import LAST_PROBE_SECONDS, SHORTEST_PROBE_SECONDS
 
 if TYPE_CHECKING:
     from fedquilt_client.site_checks import ReplyFacts

@@ -13,14 +13,12 @@ from fedquilt_common.training_jobs import CheckedFile
 from fedquilt_common.wire.bitmaps import decode_bitmap
 from fedquilt_common.wire.chunks import Blob, ChunkHeader, publish_chunks
 from fedquilt_common.wire.messages import MissingMessage, ReceiptMessage
+from fedquilt_common.wire.repairs import FIRST_PROBE_SECONDS, LAST_PROBE_SECONDS, SHORTEST_PROBE_SECONDS
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Transport
 
 log = logging.getLogger(__name__)
 
-FIRST_PROBE_SECONDS: Final = 3.0
-SHORTEST_PROBE_SECONDS: Final = 0.2
-LAST_PROBE_SECONDS: Final = 60.0
 DAMAGES: Final = 3
 """How often a reply that arrives damaged is sent again at once."""
 TOGETHER: Final = 32

@@ -21,11 +21,10 @@ from fedquilt_common.errors import FedquiltError
 from fedquilt_common.wire.link import Link
 from fedquilt_common.wire.transport import Deliver, Incoming, MakeTransport, MqttMessage, Will
 from fedquilt_common.wire.window import QUEUED_BYTES
-from fedquilt_common.wire.windowed_transfer import draw_transfer
+from fedquilt_common.wire.windowed_transfer import draw_transfer, draw_tries
 
 FRAMING: Final = 8
 """Bytes of a message besides topic, properties and payload."""
-_MOST_TRIES: Final = 1000
 _PAUSE: Final = 0.005
 
 
@@ -191,15 +190,8 @@ class SlowLinkTransport:
             return _Passage(size, once * sent / packets + timeouts * link.timeout / link.speedup, delay)
         if header:
             return _Passage(size, once, delay, all(self._random.random() >= link.loss for _ in range(packets)))
-        tries = max(1, round(sum(self._count_tries() for _ in range(packets)) / packets))
+        tries = max(1, round(sum(draw_tries(link.loss, self._random) for _ in range(packets)) / packets))
         return _Passage(size, once * tries, delay * tries)
-
-    def _count_tries(self) -> int:
-        """How often one packet is sent until it arrives."""
-        tries = 1
-        while tries < _MOST_TRIES and self._random.random() < self._link.loss:
-            tries += 1
-        return tries
 
     def _raise_error(self) -> None:
         if self._up.error is not None:

@@ -63,3 +63,11 @@ def draw_transfer(packets: int, loss: float, window: int, rng: random.Random) ->
                 break
             timeouts += 1
     return sent, timeouts
+
+
+def draw_tries(loss: float, rng: random.Random) -> int:
+    """Draw how often one packet is sent until it arrives, without a window."""
+    tries = 1
+    while tries < _MOST_TRIES and rng.random() < loss:
+        tries += 1
+    return tries

@@ -29,6 +29,10 @@ NOT_MODELLED: Final = (
     "boards that fail, leave or throttle, and clients that never replied in the recorded run",
     "algorithms that do not draw their clients uniformly",
     "shares of secure aggregation, whose number grows with the square of the clients",
+    "links: messages other than patches and replies, and the topics and headers of these",
+    "what is asked for again while it is on its way over a slow link, such as receipts",
+    "a `wire.chunk` other than the default, on links that lose chunks",
+    "the losses and closed times of the recorded link of a board that gets another link",
 )
 """What a forecast leaves out."""
 

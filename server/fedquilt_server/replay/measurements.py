@@ -25,7 +25,6 @@ from fedquilt_common.experiment.experiment import agent_specs
 from fedquilt_common.types import ClientId
 from fedquilt_common.wire.link import Link
 from fedquilt_server.replay.recording import RecordedRound, Recording
-from fedquilt_server.replay.round_model import transfer_seconds
 from fedquilt_server.round.events import CutOff, Joined, Replied, Resumed, RoundRestarted, Ticked
 from fedquilt_server.status.results import RoundResult
 
@@ -272,7 +271,7 @@ class _Collector:
             workers, link = (board.workers, board.link) if board else (1, None)
             trains = [self.tasks[exchange, reply.client][round].train for reply in own]
             lags, gaps = split_arrivals([reply.at - opened_at for reply in own], trains, workers)
-            sent = [2 * transfer_seconds(link, reply.payload) for reply in own]
+            sent = [2 * mean_transfer_seconds(link, reply.payload) for reply in own]
             self.lags[exchange, agent][round] = tuple(lag - seconds for lag, seconds in zip(lags, sent, strict=False))
             if gaps:
                 self.gaps[exchange, agent][round] = gaps
@@ -285,6 +284,14 @@ def _first_replies(part: RecordedRound) -> dict[tuple[ClientId, int], Replied]:
         if isinstance(event, Replied) and event.round == part.round:
             found.setdefault((event.client, event.exchange), event)
     return found
+
+
+def mean_transfer_seconds(link: Link | None, size: int) -> float:
+    """Return the mean seconds until ``size`` bytes have crossed a link, without pauses before repairs.
+
+    0 without a link. The journal does not have the time that a recorded transfer took, so the mean stands for it.
+    """
+    return 0.0 if link is None else link.mean_seconds(size) + link.mean_latency
 
 
 def split_arrivals(

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 import numpy as np
 
 from fedquilt_common.types import ClientId
 from fedquilt_common.wire.link import Link
+from fedquilt_server.replay.drawn_link import DrawnLink, MeanLink
 from fedquilt_server.replay.measurements import CoordinatorTimes, Measurements, RecordedBoard, RecordedTask
 from fedquilt_server.replay.round_model import (
     ClosedExchange,
@@ -29,6 +31,8 @@ from fedquilt_server.replay.what_if import ALL_KINDS, WhatIf
 
 T = TypeVar("T")
 _MOST_RESTARTS: Final = 10
+_LINK_SECONDS: Final = 1e9
+"""Seconds on the links within which a simulated round opens: many times the longest period of open times."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +77,10 @@ def simulate_rounds(
         settings: the settings of the rounds.
         speedup: the experiment's `speedup`; links and deadlines are divided by it.
         samples: number of rounds.
-        seed: of the draws.
+        seed: of all draws; those of the links do not change the others.
         asked: the clients of every round; None draws them.
     """
-    simulation = _Simulation(measurements, settings, speedup, np.random.default_rng(seed))
+    simulation = _Simulation(measurements, settings, speedup, seed)
     return [simulation.round(asked) for _ in range(samples)]
 
 
@@ -108,9 +112,26 @@ def predict_traffic(times: CoordinatorTimes, replies: int, boards: float) -> tup
     return down, times.bytes_up * replies / max(1, times.replies)
 
 
+@dataclass(frozen=True)
+class Opening:
+    """The opening of a simulated exchange.
+
+    Attributes:
+        exchange: its number.
+        number: the recorded round from which its times are drawn.
+        at: seconds at the desk by the clock that the open times of all links follow.
+    """
+
+    exchange: int
+    number: int
+    at: float
+
+
 class _Simulation:
-    def __init__(self, measurements: Measurements, settings: WhatIf, speedup: float, rng: np.random.Generator) -> None:
-        self._m, self._settings, self._rng = measurements, settings, rng
+    def __init__(self, measurements: Measurements, settings: WhatIf, speedup: float, seed: int) -> None:
+        self._m, self._settings, self._speedup = measurements, settings, speedup
+        self._rng = np.random.default_rng(seed)
+        self._link_rng = random.Random(seed)  # noqa: S311 - a simulation
         self._boards = make_boards(measurements.boards, settings)
         self._rule = ClosingRule(settings.quorum, settings.deadline / speedup)
         self._places = [
@@ -124,9 +145,10 @@ class _Simulation:
         number = int(self._rng.choice(self._numbers))
         times = self._m.rounds[number]
         asked = self._select(self._all, self._settings.per_round) if clients is None else self._find(clients)
+        opened_at = self._link_rng.random() * _LINK_SECONDS / self._speedup
         seconds, replies, counted = 0.0, 0, 0
         for exchange, places_of_it in self._asked(number, asked).items():
-            closed = self._exchange(exchange, number, places_of_it)
+            closed = self._exchange(Opening(exchange, number, opened_at + seconds), places_of_it)
             seconds, counted = seconds + closed.seconds, counted + closed.replies
             replies = replies or closed.replies
         averaging = times.averaging * counted / max(1, times.replies)
@@ -151,38 +173,36 @@ class _Simulation:
             return list(places)
         return sorted(int(place) for place in self._rng.choice(places, count, replace=False))
 
-    def _exchange(self, exchange: int, number: int, asked: Sequence[int]) -> ClosedExchange:
+    def _exchange(self, opening: Opening, asked: Sequence[int]) -> ClosedExchange:
         """Simulate one exchange, with the restarts of ``shortfall: replace``."""
-        begun, arrivals = 0.0, self._arrivals(exchange, number, asked)
+        begun, arrivals = 0.0, self._arrivals(opening, asked)
         for _ in range(_MOST_RESTARTS):
             if self._settings.shortfall == "wait" or not misses_quorum(list(arrivals.values()), self._rule):
                 break
             others = [place for place in self._all if arrivals.get(place, 0.0) <= self._rule.deadline]
             if len(others) < self._rule.quorum:
                 break
-            begun, arrivals = begun + self._rule.deadline, self._restart(exchange, number, arrivals, others)
+            begun += self._rule.deadline
+            arrivals = self._restart(replace(opening, at=opening.at + begun), arrivals, others)
         closed = close_exchange(list(arrivals.values()), self._rule)
         return ClosedExchange(begun + closed.seconds, closed.replies)
 
-    def _restart(
-        self, exchange: int, number: int, arrivals: Mapping[int, float], others: Sequence[int]
-    ) -> dict[int, float]:
+    def _restart(self, opening: Opening, arrivals: Mapping[int, float], others: Sequence[int]) -> dict[int, float]:
         """Ask other clients; replies that have arrived are kept if their clients are drawn again."""
         asked = self._select(others, self._settings.per_round)
-        fresh = self._arrivals(exchange, number, [place for place in asked if place not in arrivals])
+        fresh = self._arrivals(opening, [place for place in asked if place not in arrivals])
         return fresh | {place: 0.0 for place in asked if place in arrivals}
 
-    def _arrivals(self, exchange: int, number: int, asked: Sequence[int]) -> dict[int, float]:
+    def _arrivals(self, opening: Opening, asked: Sequence[int]) -> dict[int, float]:
         """Return the arrival of each asked client's reply, by its place; without clients that never had such a task."""
         found: dict[int, float] = {}
         for board, places in itertools.groupby(asked, key=lambda place: self._places[place][0]):
             own = list(places)
-            found |= self._board_arrivals(exchange, number, self._boards[board], own)
+            found |= self._board_arrivals(opening, self._boards[board], own)
         return found
 
-    def _board_arrivals(
-        self, exchange: int, number: int, board: SimulatedBoard, places: Sequence[int]
-    ) -> dict[int, float]:
+    def _board_arrivals(self, opening: Opening, board: SimulatedBoard, places: Sequence[int]) -> dict[int, float]:
+        exchange, number = opening.exchange, opening.number
         clients = {place: board.clients[self._places[place][1]] for place in places}
         drawn = {place: self._draw_task(exchange, number, client) for place, client in clients.items()}
         present = {place: task for place, task in drawn.items() if task is not None}
@@ -192,7 +212,15 @@ class _Simulation:
             ModelledTask(task.train, _pause(board, order, lags, gaps), task.size)
             for order, task in enumerate(present.values())
         ]
-        return dict(zip(present, board_arrivals(tasks, board.workers, board.link), strict=True))
+        return dict(zip(present, board_arrivals(tasks, board.workers, self._line(board, opening.at)), strict=True))
+
+    def _line(self, board: SimulatedBoard, opened_at: float) -> MeanLink | None:
+        """Return a board's link in an exchange; the recorded times hold the losses of the recorded link."""
+        if board.link is None:
+            return None
+        if board.link == board.model.link:
+            return MeanLink(board.link)
+        return DrawnLink(board.link, self._link_rng, opened_at)
 
     def _draw_task(self, exchange: int, number: int, client: ClientId) -> RecordedTask | None:
         return self._draw(self._m.tasks.get((exchange, client), {}), number, None)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedquilt_common.wire.link import Link
+from fedquilt_server.replay.drawn_link import MeanLink, draw_download, draw_uploads
 
 
 @dataclass(frozen=True)
@@ -44,40 +44,23 @@ class ClosedExchange:
     replies: int
 
 
-def transfer_seconds(link: Link | None, size: int) -> float:
-    """Return the seconds after which ``size`` bytes have crossed a link, lost packets included; 0 without a link."""
-    if link is None:
-        return 0.0
-    return link.mean_seconds(size) + link.mean_latency
-
-
-def board_arrivals(tasks: Sequence[ModelledTask], workers: int, link: Link | None = None) -> list[float]:
+def board_arrivals(tasks: Sequence[ModelledTask], workers: int, line: MeanLink | None = None) -> list[float]:
     """Return when the replies of one board arrive, in the order of its tasks.
 
     Args:
         tasks: in the order in which the board begins them.
         workers: tasks that it does at the same time.
-        link: its link; the board receives as many bytes as its largest reply has, and sends its replies in turn.
+        line: its link; None: transfers take no time. The board receives as many bytes as its largest reply has, and
+            sends its replies in turn.
     """
-    begin = transfer_seconds(link, max((task.size for task in tasks), default=0))
+    begin = 0.0 if line is None else draw_download(line, max((task.size for task in tasks), default=0))
     free = [begin] * workers
     ready = []
     for task in tasks:
         done = max(0.0, heapq.heappop(free) + task.pause + task.train)
         heapq.heappush(free, done)
         ready.append(done)
-    return _send_in_turn(ready, tasks, link)
-
-
-def _send_in_turn(ready: Sequence[float], tasks: Sequence[ModelledTask], link: Link | None) -> list[float]:
-    """Return the arrivals over a link that carries one message at a time."""
-    if link is None:
-        return list(ready)
-    arrivals, free_at = list(ready), 0.0
-    for number in sorted(range(len(tasks)), key=lambda number: ready[number]):
-        free_at = max(free_at, ready[number]) + link.mean_seconds(tasks[number].size)
-        arrivals[number] = free_at + link.mean_latency
-    return arrivals
+    return ready if line is None else draw_uploads(line, ready, [task.size for task in tasks])
 
 
 def close_exchange(arrivals: Sequence[float], rule: ClosingRule) -> ClosedExchange:

@@ -11,11 +11,12 @@ import pytest
 from tests.support.memory_transport import MemoryBroker, MemoryTransport
 
 from fedquilt_client import downloads as module
-from fedquilt_client.downloads import DISK_RESERVE, LONGEST_REPAIR_SECONDS, REPAIR_SECONDS, SINGLE_REPAIRS, Downloads
+from fedquilt_client.downloads import DISK_RESERVE, Downloads
 from fedquilt_client.store import RunStore
 from fedquilt_common.errors import PayloadError, RunFolderError
 from fedquilt_common.wire.chunks import Blob, ChunkHeader
 from fedquilt_common.wire.messages import RunMessage
+from fedquilt_common.wire.repairs import LONGEST_REPAIR_SECONDS, REPAIR_SECONDS, SINGLE_REPAIRS
 from fedquilt_common.wire.round_messages import PatchMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_common.wire.transport import Incoming, MqttMessage

@@ -10,19 +10,14 @@ import pytest
 
 from fedquilt_client import uploads as module
 from fedquilt_client.records import StoredReply
-from fedquilt_client.uploads import (
-    DAMAGES,
-    FIRST_PROBE_SECONDS,
-    LAST_PROBE_SECONDS,
-    SHORTEST_PROBE_SECONDS,
-    Uploads,
-)
+from fedquilt_client.uploads import DAMAGES, Uploads
 from fedquilt_common.errors import PayloadError
 from fedquilt_common.files.digests import digest_file
 from fedquilt_common.wire.bitmaps import encode_bitmap
 from fedquilt_common.wire.chunks import Blob, ChunkHeader
 from fedquilt_common.wire.messages import MissingMessage, Outcome, ReceiptMessage
 from fedquilt_common.wire.mqtt import MqttTransport
+from fedquilt_common.wire.repairs import FIRST_PROBE_SECONDS, LAST_PROBE_SECONDS, SHORTEST_PROBE_SECONDS
 from fedquilt_common.wire.topics import Topics
 
 CHUNKS = 4

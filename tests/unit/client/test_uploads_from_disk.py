@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tests.unit.client.test_uploads import CHUNKS, Bench
 
-from fedquilt_client.uploads import LAST_PROBE_SECONDS, READINGS, SHORTEST_PROBE_SECONDS
+from fedquilt_client.uploads import READINGS
+from fedquilt_common.wire.repairs import LAST_PROBE_SECONDS, SHORTEST_PROBE_SECONDS
 
 
 @pytest.fixture

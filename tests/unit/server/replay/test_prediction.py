@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.submodels.selection import prefix
 from fedquilt_common.types import Profile
-from fedquilt_common.wire.link import Link
+from fedquilt_common.wire.link import Link, parse_link
 from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.replay.forecast import NOT_MODELLED, make_forecast, print_forecast
 from fedquilt_server.replay.measurements import CoordinatorTimes, measure
@@ -147,6 +148,50 @@ def test_a_run_with_links_is_predicted_with_its_own_seconds() -> None:
     assert make_forecast(with_links, [], 5, 0).same.seconds.median == pytest.approx(SECONDS)
 
 
+def test_a_lossy_link_gives_a_range_and_the_recorded_one_is_in_the_recorded_times() -> None:
+    link = {"rate": 2e4, "latency": 0.1, "loss": 0.3}
+    lossy = recording(experiment(link=link))
+    other = make_forecast(RECORDING, ["link=rate=2e4,latency=0.1,loss=0.3"], 50, 0).changed.seconds
+    assert SECONDS < other.low < other.median < other.high - 3.0
+    for texts in ([], ["link=rate=2e4,latency=0.1,loss=0.3"]):
+        same = make_forecast(lossy, texts, 50, 0).changed.seconds
+        assert (same.low, same.high) == pytest.approx((SECONDS, SECONDS))
+
+
+def test_the_open_times_of_all_boards_follow_one_clock() -> None:
+    """A link without a rate only waits: for the patch up to 55 s, and for a reply that it cannot carry any more.
+
+    With a clock of its own, one of ten boards with the longest task would always wait long.
+    """
+    changed = parse_what_if(["link=open=0:5,period=60", "boards=20", "workers=2"], SAME)
+    last = LAG + 8.0 + REST + AVERAGING * 9
+    waits = [row.seconds - last for row in predict(changed)]
+    assert 60.0 - 8.5 - 5.0 <= min(waits) < 60.0
+    assert 90.0 < max(waits) <= 60.0 - 5.0 + 60.0 - 8.5
+
+
+def test_the_clock_of_open_times_goes_on_with_the_next_exchange() -> None:
+    """The evaluation begins as the link opens for the last reply, so it does not wait."""
+    replies = [reply(3, 3, 300 + LAG + 8), reply(3, 3, 300 + LAG + 8 + 2, 1)]
+    measured = measure(with_round_3(experiment(per_round=1), list(replies), LAG + 8 + 2 + REST))
+    changed = dataclasses.replace(SAME, links={"": parse_link("open=0:5,period=60")})
+    found = simulate_rounds(measured, changed, 1.0, 40, 0, asked={3})
+    assert max(row.seconds for row in found) <= LAG + 8 + 2 + REST + 60.0 - 5.0 + 60.0 - 8.5
+
+
+def test_the_clock_of_open_times_goes_on_when_other_clients_are_asked() -> None:
+    """A round that would begin again at the same time of the clock would miss each of its ten deadlines of 20 s."""
+    changes = ["link=open=0:5,period=60", "per_round=1", "quorum=1", "deadline=20", "shortfall=replace"]
+    assert median(row.seconds for row in predict(parse_what_if(changes, SAME))) < 120.0
+
+
+def test_the_draws_of_links_do_not_change_the_other_draws() -> None:
+    """The link repeats packets in no time, so the draws of its losses alone make a difference."""
+    half = dataclasses.replace(SAME, per_round=2, quorum=2)
+    links = {"": parse_link("loss=0.5,mtu=100,window=3,timeout=0")}
+    assert predict(dataclasses.replace(half, links=links), 1) == predict(half, 1)
+
+
 def test_other_widths_scale_training_and_bytes() -> None:
     costs = {0: WidthCost(0.5, 0.25), 1: WidthCost(0.5, 0.25), 2: WidthCost(0.5, 0.5), 3: WidthCost(0.5, 0.5)}
     scaled = scale_measurements(MEASURED, costs)
@@ -251,6 +296,9 @@ def test_the_seed_determines_the_prediction() -> None:
     half = dataclasses.replace(SAME, per_round=2, quorum=2)
     assert predict(half, 1) == predict(half, 1)
     assert predict(half, 1) != predict(half, 2)
+    lossy = dataclasses.replace(SAME, links={"": parse_link("rate=1000,loss=0.3")})
+    assert predict(lossy, 1) == predict(lossy, 1)
+    assert predict(lossy, 1) != predict(lossy, 2)
 
 
 def test_changes_are_read() -> None:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedquilt_common.wire.link import Link
-from fedquilt_server.replay.measurements import split_arrivals
+from fedquilt_server.replay.drawn_link import DrawnLink, MeanLink
+from fedquilt_server.replay.measurements import mean_transfer_seconds, split_arrivals
 from fedquilt_server.replay.round_model import (
     ClosingRule,
     ModelledTask,
     board_arrivals,
     close_exchange,
     misses_quorum,
-    transfer_seconds,
 )
 
 SECONDS = st.floats(0, 1000)
 ARRIVALS = st.lists(SECONDS, min_size=1, max_size=20)
+LINKS = (
+    Link(rate=1000.0, latency=0.1, loss=0.2),
+    Link(rate=1000.0, loss=0.2, mtu=1000, window=3),
+    Link(rate=1000.0, open=((0.0, 5.0),), period=60.0),
+)
 TASKS = st.lists(st.builds(ModelledTask, SECONDS, SECONDS, st.integers(0, 10**6)), min_size=1, max_size=8)
 
 
@@ -69,16 +75,20 @@ def test_tasks_queue_for_the_boards_processes() -> None:
 def test_a_link_carries_one_reply_at_a_time_in_each_direction() -> None:
     link = Link(rate=100.0, latency=0.5)
     tasks = [ModelledTask(1.0, 0.0, 200), ModelledTask(0.0, 0.0, 200)]
-    assert transfer_seconds(link, 200) == pytest.approx(2.5)
-    assert board_arrivals(tasks, 2, link) == pytest.approx([7.0, 5.0])
+    assert mean_transfer_seconds(link, 200) == pytest.approx(2.5)
+    for line in (MeanLink(link), DrawnLink(link, random.Random(0))):
+        assert board_arrivals(tasks, 2, line) == pytest.approx([7.0, 5.0])
 
 
-@given(TASKS, st.integers(1, 4))
-def test_more_processes_and_no_link_are_never_slower(tasks: list[ModelledTask], workers: int) -> None:
+@given(TASKS, st.integers(1, 4), st.integers(0, 99), st.sampled_from(LINKS))
+def test_more_processes_and_no_link_are_never_slower(
+    tasks: list[ModelledTask], workers: int, seed: int, link: Link
+) -> None:
     same = [ModelledTask(task.train, 0.0, task.size) for task in tasks]
     assert max(board_arrivals(same, len(same))) <= max(board_arrivals(same, workers)) + 1e-6
-    slow = board_arrivals(tasks, workers, Link(rate=1000.0, latency=0.1, loss=0.2))
-    assert all(a <= b for a, b in zip(board_arrivals(tasks, workers), slow, strict=True))
+    for line in (MeanLink(link), DrawnLink(link, random.Random(seed), opened_at=seed)):
+        slow = board_arrivals(tasks, workers, line)
+        assert all(a <= b + 1e-6 for a, b in zip(board_arrivals(tasks, workers), slow, strict=True))
 
 
 @given(TASKS, st.integers(1, 4))
