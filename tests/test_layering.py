@@ -135,6 +135,7 @@ class A:
 # may import from. A room that needs another one gets a line here, and the graph must stay free of cycles.
 COMMON = {
     "errors": "",
+    "address_text": "",
     "terminal": "",
     "terminal_text": "",
     "error_messages": "terminal_text",
@@ -148,8 +149,8 @@ COMMON = {
     "user_imports": "errors",
     "rejections": "user_imports",
     "files": "error_messages errors",
-    "downloads": "errors files",
-    "wire": "errors files rejections terminal_text types",
+    "downloads": "address_text errors files",
+    "wire": "address_text errors files rejections terminal_text types",
     "experiment": "errors files rejections types wire",
     "flood_control": "types wire",
     "submodels": "errors files types wire",
@@ -178,8 +179,8 @@ COMMON = {
     "command_app": "",
     "catalogue": "algorithms command_app datasets errors models user_imports",
     "data_tools": (
-        "aggregation catalogue cli command_app datasets downloads errors experiment_file experiment_tools files "
-        "learning_tasks plurals rejections terminal terminal_text types user_imports wire"
+        "address_text aggregation catalogue cli command_app datasets downloads errors experiment_file experiment_tools "
+        "files learning_tasks plurals rejections terminal terminal_text types user_imports wire"
     ),
     "broker_options": "errors wire",
     "doctor": (

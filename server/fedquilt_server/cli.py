@@ -53,7 +53,6 @@ from fedquilt_server.run_options import (
     print_remarks,
 )
 from fedquilt_server.runs.page_address import PageAddress, note_page
-from fedquilt_server.runs.result_files import restore_result
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.runs.stop_request import StopRequest
 from fedquilt_server.sinks.opening import Mlflow, TensorBoard, open_sinks
@@ -118,7 +117,6 @@ def coordinator(
         with print_to_stderr(wanted=json_), progress, progress.follow(sinks.pass_on(lambda: store.current)):
             run = _load(loaded, folder, progress, url, resume=resume, keep_replies=keep_replies)
             if run.folder.closed:
-                restore_result(run.folder.path, run.result)
                 show_finished(run, store)
             else:
                 transports = _transport_maker(address, federation, run.folder.path)

@@ -233,9 +233,9 @@ class Federation(RuleBasedStateMachine):
         host = self.steady.machine.host_of.get(client, "pi")
         self._both(Rejected(self.now, host, client, self.steady.machine.round, "no", outcome))  # type: ignore[arg-type]
 
-    @rule(client=st.integers(0, CLIENTS - 1))
-    def fail(self, client: int) -> None:
-        host = self.steady.machine.host_of.get(client, "pi")
+    @rule(client=st.integers(0, CLIENTS - 1), other=st.booleans())
+    def fail(self, client: int, other: bool) -> None:
+        host = "thief" if other else self.steady.machine.host_of.get(client, "pi")
         self._both(Rejected(self.now, host, client, self.steady.machine.round, "no samples", failed=True))
 
     @rule(client=st.integers(0, CLIENTS - 1))

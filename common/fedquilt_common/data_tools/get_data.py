@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from fedquilt_common.address_text import hide_password
 from fedquilt_common.data_tools.manifest import NAME, DownloadRecord, add_record, read_records
 from fedquilt_common.data_tools.published import find_folder
 from fedquilt_common.data_tools.sources import SOURCES, STEPS, PublishedFileSource, Unpacking
 from fedquilt_common.datasets import DATASETS
-from fedquilt_common.downloads.addresses import hide_password
+from fedquilt_common.downloads.addresses import drop_user
 from fedquilt_common.downloads.fetch import fetch
 from fedquilt_common.downloads.partial import OnBytes
 from fedquilt_common.downloads.unpack import OnUnpacked, remove, unpack, unpack_file
@@ -147,7 +148,7 @@ def _download(source: PublishedFileSource, folder: Path, url: str, on_file: OnFi
         raise
     if file.was_there:
         url = first.url if first else ""
-    record = DownloadRecord(hide_password(url), file.sha256, file.size, source.unpack.name if source.unpack else "")
+    record = DownloadRecord(drop_user(url), file.sha256, file.size, source.unpack.name if source.unpack else "")
     if source.unpack is None:
         if url:
             add_record(folder, source.name, record)

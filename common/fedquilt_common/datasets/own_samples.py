@@ -24,7 +24,7 @@ from fedquilt_common.datasets.shard_files import DatasetForm, check_form
 from fedquilt_common.datasets.tables import fit_float32
 from fedquilt_common.errors import DataUnavailableError, FedquiltError, PayloadError, how_to_install
 from fedquilt_common.experiment.data_section import LABEL_COLUMN
-from fedquilt_common.plurals import plural
+from fedquilt_common.plurals import counted, plural
 from fedquilt_common.types import Examples
 from fedquilt_common.user_imports import USER_ERRORS, describe_error, describe_sys_exit, package_of, resolve
 from fedquilt_common.wire.codec import FileArrays
@@ -155,33 +155,46 @@ def _check_each(own: _OwnArrays, source: str, is_right: NDArray[np.bool_], reaso
         raise DataUnavailableError(f"{own.place(source, int(wrong[0]))}: {reason}{more}")
 
 
-def _from_columns(
-    table: Mapping[str, NDArray[Any]],
-    path: Path,
-    form: DatasetForm,
-    columns: tuple[str, ...],
-    lines: Sequence[int] = (),
-) -> _OwnArrays:
-    labels = [name for name in table if LABEL_COLUMN.fullmatch(name)]
-    features = _find_features(table, columns, path) if columns else [name for name in table if name not in labels]
+@dataclass(frozen=True)
+class _Columns:
+    """The columns of a table that a sample is made of: features in its flattened order, labels by their numbers."""
+
+    features: Sequence[str]
+    labels: Sequence[str]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.features, *self.labels)
+
+    def stack(self, table: Mapping[str, NDArray[Any]], form: DatasetForm, lines: Sequence[int] = ()) -> _OwnArrays:
+        """Return the samples of a table, of which each column has shape (n,)."""
+        x = np.stack([table[name] for name in self.features], axis=1).reshape(-1, *form.shape)
+        y = np.stack([table[name] for name in self.labels], axis=1)
+        return _OwnArrays(x, y if form.label_shape else y[:, 0], lines)
+
+
+def _choose_columns(names: Sequence[str], path: Path, form: DatasetForm, columns: tuple[str, ...]) -> _Columns:
+    labels = sorted((name for name in names if LABEL_COLUMN.fullmatch(name)), key=_label_number)
+    features = _find_features(names, columns, path) if columns else [name for name in names if name not in labels]
     targets = max(1, prod(form.label_shape))
-    needed = ["label"] if labels == ["label"] else [f"label_{number}" for number in range(targets)]
-    if len(needed) != targets or sorted(labels) != sorted(needed) or len(features) != prod(form.shape):
+    distinct = len({_label_number(name) for name in labels}) == len(labels) == targets
+    if not distinct or len(features) != prod(form.shape):
         raise DataUnavailableError(
-            f"{path}: has {len(features)} feature columns and {len(labels)} label columns, but the experiment needs "
-            f"{prod(form.shape)} features (samples of shape {list(form.shape)}) and {targets} labels; name a label "
-            "column 'label', and several 'label_0', 'label_1' and so on"
+            f"{path}: has {counted(len(features), 'feature column')} and {counted(len(labels), 'label column')}, but "
+            f"the experiment needs {counted(prod(form.shape), 'feature')} (samples of shape {list(form.shape)}) and "
+            f"{counted(targets, 'label')}; name a label column 'label', and several 'label_0', 'label_1' and so on"
         )
-    _check_types(table, (*features, *needed), path)
-    x = np.stack([table[name] for name in features], axis=1).reshape(-1, *form.shape)
-    y = np.stack([table[name] for name in needed], axis=1)  # by number, wherever they are in the file
-    return _OwnArrays(x, y if form.label_shape else y[:, 0], lines)
+    return _Columns(features, labels)
 
 
-def _check_types(table: Mapping[str, NDArray[Any]], names: Sequence[str], path: Path) -> None:
+def _label_number(name: str) -> int:
+    """Return the number in the name of a label's column, 0 for ``label``."""
+    return int(name.removeprefix("label").removeprefix("_") or 0)
+
+
+def _check_types(table: Mapping[str, NDArray[Any]], path: Path) -> None:
     """Check that columns hold numbers, while their names are known."""
-    for name in names:
-        column = table[name]
+    for name, column in table.items():
         if column.dtype.kind not in _NUMERIC:
             held = type(column[0]).__name__ if column.dtype.kind == "O" and len(column) else str(column.dtype)
             raise DataUnavailableError(
@@ -190,8 +203,8 @@ def _check_types(table: Mapping[str, NDArray[Any]], names: Sequence[str], path: 
             )
 
 
-def _find_features(table: Mapping[str, NDArray[Any]], columns: Sequence[str], path: Path) -> Sequence[str]:
-    missing = [name for name in columns if name not in table]
+def _find_features(names: Sequence[str], columns: Sequence[str], path: Path) -> Sequence[str]:
+    missing = [name for name in columns if name not in names]
     if missing:
         raise DataUnavailableError(
             f"{path}: lacks the {plural('column', len(missing))} {', '.join(missing[:10])} of "
@@ -206,16 +219,20 @@ def _read_csv(path: Path, form: DatasetForm, columns: tuple[str, ...]) -> _OwnAr
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file)
             header = _check_header([name.strip() for name in next(lines, [])], path)
+            if not header:
+                raise _no_samples(path)
+            chosen = _choose_columns(header, path, form, columns)
+            places = [(name, header.index(name)) for name in chosen.names]
             for row in lines:
                 if len(row) > 1 or any(word.strip() for word in row):
-                    rows.append(_parse_row(row, header, f"{path}:{lines.line_num}"))
+                    rows.append(_parse_row(row, len(header), places, f"{path}:{lines.line_num}"))
                     numbers.append(lines.line_num)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataUnavailableError(f"{path}: cannot be read as CSV: {error}; save it as UTF-8 text") from None
     if not rows:
-        raise DataUnavailableError(f"{path}: has no samples; write a header, and a line for each sample below it")
-    table = np.array(rows, dtype=np.float64).reshape(len(rows), len(header))
-    return _from_columns(dict(zip(header, table.T, strict=True)), path, form, columns, numbers)
+        raise _no_samples(path)
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), len(chosen.names))
+    return chosen.stack(dict(zip(chosen.names, table.T, strict=True)), form, numbers)
 
 
 def _check_header(header: list[str], path: Path) -> list[str]:
@@ -227,10 +244,15 @@ def _check_header(header: list[str], path: Path) -> list[str]:
     return header
 
 
-def _parse_row(row: Sequence[str], header: Sequence[str], place: str) -> list[float]:
-    if len(row) != len(header):
-        raise DataUnavailableError(f"{place}: has {len(row)} columns, the header {len(header)}; repair the line")
-    return [_parse_number(word, name, place) for name, word in zip(header, row, strict=True)]
+def _no_samples(path: Path) -> DataUnavailableError:
+    return DataUnavailableError(f"{path}: has no samples; write a header, and a line for each sample below it")
+
+
+def _parse_row(row: Sequence[str], width: int, columns: Sequence[tuple[str, int]], place: str) -> list[float]:
+    """Return the numbers of the columns that are given with name and position."""
+    if len(row) != width:
+        raise DataUnavailableError(f"{place}: has {len(row)} columns, the header {width}; repair the line")
+    return [_parse_number(row[at], name, place) for name, at in columns]
 
 
 def _parse_number(word: str, name: str, place: str) -> float:
@@ -254,10 +276,12 @@ def _read_parquet(path: Path, form: DatasetForm, columns: tuple[str, ...]) -> _O
         ) from None
     try:
         table = parquet.read_table(path)
-        arrays = {name: np.asarray(table.column(name)) for name in table.column_names}
+        chosen = _choose_columns(table.column_names, path, form, columns)
+        arrays = {name: np.asarray(table.column(name)) for name in chosen.names}
     except (ArrowException, OSError) as error:
         raise DataUnavailableError(f"{path}: cannot be read as Parquet: {error}; save it again") from None
-    return _from_columns(arrays, path, form, columns)
+    _check_types(arrays, path)
+    return chosen.stack(arrays, form)
 
 
 def _read_npz(path: Path, _: DatasetForm, _columns: tuple[str, ...]) -> _OwnArrays:

@@ -60,9 +60,9 @@ _HEADER = 1 << 18
 _SPLIT = re.compile(r"(?:^|[-/\\])(train|val|test-dev|test)(?:\.zip)?(?=[/\\]|$)")
 _LABEL_FOLDERS = ("annotations", "labels")
 _COLUMNS = {",": 8, " ": 5}
+"""Numbers in a line by what is between them: VisDrone's own form, and YOLO's."""
 _LARGEST_PART = 2
 """Greatest number of a box in YOLO's form, whose edge may lie outside the image."""
-"""Numbers in a line by what is between them: VisDrone's own form, and YOLO's."""
 
 
 class _Repairs(Counter[str]):

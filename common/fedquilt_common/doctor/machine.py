@@ -99,18 +99,26 @@ def ntp_skew(host: str, port: int = NTP_PORT, timeout: float = 1.0) -> float | N
 
 def check_disk(state: Path) -> Check:
     """Check that ``state`` can be written, and the free space of the disk that holds it, or will hold it."""
-    place = next(path for path in (state, *state.absolute().parents) if path.exists())
+    place = next(path for path in (state, *state.absolute().parents) if _exists(path))
     try:
         with tempfile.TemporaryFile(dir=place):
             pass
     except PermissionError:
-        advice = f"Run this command as the agent's user, or let that user write {place}"
+        advice = f"Run this command as the agent's user, or let that user have it: `sudo install -d -o USER {state}`"
         return Check("disk", "warn", f"this user may not write in {place}", advice)
     except OSError as error:
         return Check("disk", "fail", f"{place} cannot be written: {error.strerror}", "Choose another state folder")
     free = shutil.disk_usage(place).free / _GIB
     advice = "Free some space for data, models and replies"
     return grade("disk", free, 1.0, 0.2, f"{free:.1f} GiB free at {place}", advice)
+
+
+def _exists(path: Path) -> bool:
+    """Whether a path exists, as far as this user may see."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return False
 
 
 def check_memory() -> Check:

@@ -1,4 +1,4 @@
-"""Addresses of downloads as messages and files show them."""
+"""Addresses of downloads as files record them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from typing import Final
 _USER: Final = re.compile(r"(?<=://)[^/?#]*@")
 
 
-def hide_password(url: str) -> str:
-    """Return an address without the user and the password that it may have, also one that is not valid."""
+def drop_user(url: str) -> str:
+    """Return a valid address without the user and the password that it may have."""
     return _USER.sub("", url)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedquilt_common.downloads.addresses import hide_password
+from fedquilt_common.address_text import hide_password
 from fedquilt_common.downloads.drive import fetch_from_drive, is_drive_url
 from fedquilt_common.downloads.partial import OnBytes, PartialFile
 from fedquilt_common.downloads.retries import Retries

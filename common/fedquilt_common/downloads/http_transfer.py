@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 import httpx
 
 from fedquilt_common import __version__
-from fedquilt_common.downloads.addresses import hide_password
+from fedquilt_common.address_text import hide_password
 from fedquilt_common.downloads.partial import OnBytes, Origin, PartialFile
 from fedquilt_common.downloads.retries import LONGEST_WAIT, Retries
 from fedquilt_common.errors import DownloadError
@@ -79,7 +79,8 @@ class HttpDownload:
             with _open_client() as client:
                 return self._repeat(client)
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.TooManyRedirects) as error:
-            raise DownloadError(f"{self._shown}: cannot be opened: {error}; correct the address") from error
+            said = "" if "@" in self.url else f": {error}"  # it quotes parts of the address
+            raise DownloadError(f"{self._shown}: cannot be opened{said}; correct the address") from error
 
     def _repeat(self, client: httpx.Client) -> bool:
         failures, most = 0, self.part.count_bytes()

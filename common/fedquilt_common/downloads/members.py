@@ -63,7 +63,8 @@ def read_tar_members(path: Path) -> Iterator[PackedMember]:
             yield PackedMember(info.name, info.isreg() or info.isdir(), opener)
         if reads.last != bytes(tarfile.BLOCKSIZE):  # tarfile takes a damaged or cut header for the end
             raise tarfile.ReadError(f"the header at byte {archive.offset} is damaged or cut")
-        reads.read(_LONGEST_HEADER)  # up to the end of the file, where a packed one has its checksum
+        while reads.read(_LONGEST_HEADER):  # up to the end of the file, where a packed one has its checksum
+            pass
 
 
 def _find_opener(path: Path) -> Callable[[Path, Literal["rb"]], Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote, unquote, urlsplit
 
+from fedquilt_common.address_text import hide_password
 from fedquilt_common.errors import ExperimentError
 
 BROKER_PASSWORD = "FEDQUILT_BROKER_PASSWORD"  # noqa: S105 - the name of an environment variable
@@ -57,11 +58,6 @@ class BrokerAddress:
     def with_password(self, password: str) -> BrokerAddress:
         """The same address with ``password``, if it has a user without a password."""
         return self if self.password or not self.username else replace(self, password=password)
-
-
-def hide_password(url: str) -> str:
-    """Return a URL without its user and password, which must not reach a log; it may be an invalid URL."""
-    return url if "@" not in url else f"...@{url.rpartition('@')[2]}"
 
 
 def parse_broker_url(url: str) -> BrokerAddress:

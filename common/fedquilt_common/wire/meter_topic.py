@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from fedquilt_common.address_text import hide_password
 from fedquilt_common.errors import ExperimentError
-from fedquilt_common.wire.broker_url import BrokerAddress, hide_password, parse_broker_url
+from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
 
 _FORM: Final = "write mqtt://[user:password@]host[:1883]/TOPIC, with #KEY.KEY at the end if the messages are JSON"
 

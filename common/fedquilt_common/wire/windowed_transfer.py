@@ -15,7 +15,8 @@ WINDOW: Final = 3
 """Packets in a window, from Table 4.4."""
 TIMEOUT: Final = 3.0
 """Seconds until packets without an acknowledgement are sent again, from Table 4.4."""
-_MOST_TRIES: Final = 1000
+MOST_TRIES: Final = 1000
+"""Tries after which a packet arrives in any case."""
 _NEGLIGIBLE: Final = 1e-12
 
 
@@ -56,7 +57,7 @@ def draw_transfer(packets: int, loss: float, window: int, rng: random.Random) ->
     """Draw the packets that are sent in all until ``packets`` have arrived, and the number of timeouts."""
     sent = timeouts = 0
     for waiting in windows_of(packets, window):
-        for _ in range(_MOST_TRIES):
+        for _ in range(MOST_TRIES):
             sent += waiting
             waiting = sum(rng.random() < loss or rng.random() < loss for _ in range(waiting))
             if not waiting:
@@ -68,6 +69,6 @@ def draw_transfer(packets: int, loss: float, window: int, rng: random.Random) ->
 def draw_tries(loss: float, rng: random.Random) -> int:
     """Draw how often one packet is sent until it arrives, without a window."""
     tries = 1
-    while tries < _MOST_TRIES and rng.random() < loss:
+    while tries < MOST_TRIES and rng.random() < loss:
         tries += 1
     return tries

@@ -10,6 +10,9 @@ import heapq
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
 
 from fedquilt_common.wire.chunks import LARGEST_CHUNK, usual_chunk
 from fedquilt_common.wire.link import Link
@@ -22,7 +25,10 @@ from fedquilt_common.wire.repairs import (
     SINGLE_REPAIRS,
     first_repair_pause,
 )
-from fedquilt_common.wire.windowed_transfer import draw_transfer, draw_tries
+from fedquilt_common.wire.windowed_transfer import MOST_TRIES, draw_transfer, draw_tries, windows_of
+
+_ONE_BY_ONE: Final = 50
+"""Packets or chunks up to which each is drawn by itself."""
 
 
 def count_chunks(link: Link, size: int) -> int:
@@ -89,7 +95,8 @@ class DrawnLink(MeanLink):
         once, packets = self.link.seconds(size), self.link.packets(size)
         if self.link.window is None:
             return once
-        sent, timeouts = draw_transfer(packets, self.link.loss, self.link.window, self.rng)
+        draw = draw_transfer if packets <= _ONE_BY_ONE else _draw_together
+        sent, timeouts = draw(packets, self.link.loss, self.link.window, self.rng)
         return once * (sent / packets) + timeouts * self.link.timeout / self.link.speedup
 
     def draw_delay(self) -> float:
@@ -100,7 +107,28 @@ class DrawnLink(MeanLink):
     def draw_lost(self, chunks: int) -> int:
         if self.link.window is not None or not self.link.loss:
             return 0
+        if chunks > _ONE_BY_ONE:
+            return int(_numpy_rng(self.rng).binomial(chunks, self.link.loss))
         return sum(self.rng.random() < self.link.loss for _ in range(chunks))
+
+
+def _draw_together(packets: int, loss: float, window: int, rng: random.Random) -> tuple[int, int]:
+    """Draw what ``draw_transfer`` draws for all windows at once, which is fast for many packets."""
+    draws = _numpy_rng(rng)
+    waiting = np.array(list(windows_of(packets, window)))
+    sent = timeouts = 0
+    for _ in range(MOST_TRIES):
+        sent += int(waiting.sum())
+        waiting = draws.binomial(waiting, 1 - (1 - loss) ** 2)
+        waiting = waiting[waiting > 0]
+        if not len(waiting):
+            break
+        timeouts += len(waiting)
+    return sent, timeouts
+
+
+def _numpy_rng(rng: random.Random) -> np.random.Generator:
+    return np.random.default_rng(rng.getrandbits(64))
 
 
 def draw_download(line: MeanLink, size: int) -> float:

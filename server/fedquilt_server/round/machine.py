@@ -221,12 +221,10 @@ class Machine:
         self._declined.difference_update(agent.clients)  # it is asked again, as after any failure
         if self.exchange is not None:
             self.exchange.failed.difference_update(agent.clients)  # each tries its task again
-        if self._first_joined is None:
-            self._first_joined = event.at
+        self._first_joined = event.at if self._first_joined is None else self._first_joined
 
     def _leave(self, event: Left) -> None:
-        agent = self.agents.get(event.agent)
-        if agent is not None and agent.boot <= event.boot:
+        if (agent := self.agents.get(event.agent)) is not None and agent.boot <= event.boot:
             del self.agents[event.agent]
             move_clients(event.agent, (), self.host_of, self.agents)
 
@@ -260,6 +258,8 @@ class Machine:
 
     def would_close(self, event: Event) -> bool:
         """Whether this event completes the open exchange, so that handling it includes the averaging."""
+        if isinstance(event, Rejected) and (event.client is None or self.host_of.get(event.client) != event.agent):
+            return False
         return self.exchange is not None and self.exchange.closes_with(event, self.policy)
 
     def _refuse(self, event: Rejected) -> list[Command]:

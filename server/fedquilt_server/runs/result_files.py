@@ -33,10 +33,9 @@ from fedquilt_common.wire.chunks import Blob
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_server.round.events import Checkpoint, Tally
 from fedquilt_server.runs.journal import Traffic
-from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.runs.stopwatch import Stopwatch
 from fedquilt_server.runs.tables import boards_csv, classes_csv, clients_csv, rounds_csv
-from fedquilt_server.status.results import FORMAT, NEWER, SCORE_COLUMNS, Ending, Result, RoundResult
+from fedquilt_server.status.results import FORMAT, SCORE_COLUMNS, Ending, Result, RoundResult, is_newer
 from fedquilt_server.status.run_file_names import BOARDS, CLASSES, CLIENTS, EXPERIMENT, MODEL, RESULT, ROUNDS
 from fedquilt_server.status.snapshot import BoardStatus
 
@@ -287,28 +286,11 @@ def read_result(folder: Path) -> Result:
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}; make it readable") from None
     except ValidationError as error:
-        if any(problem["type"] == NEWER for problem in error.errors()):
+        if is_newer(error):
             raise RunFolderError(f"{path}: {first_problem(error)}; update this one") from None
         raise RunFolderError(
             f"{path}: is damaged ({first_problem(error)}); run the experiment again with another run folder"
         ) from None
-
-
-def is_finished(folder: Path) -> bool:
-    """Whether a folder holds a finished run and its ``result.json``, which the same command writes again if it is lost.
-
-    Raises:
-        RunFolderError: the journal is damaged, or has lost the run.
-    """
-    return inspect_folder(folder).finished and _holds_final_result(folder)
-
-
-def _holds_final_result(folder: Path) -> bool:
-    """Whether ``result.json`` is that of a finished run; earlier versions did not write how a run ended."""
-    try:
-        return read_result(folder).status in ("finished", "unknown")
-    except RunFolderError:
-        return False
 
 
 def read_model(folder: Path, result: Result) -> Arrays:
@@ -354,18 +336,6 @@ def record_ending(folder: Path, experiment: Experiment, ending: Ending) -> None:
     ended = result.model_copy(update=ending.model_dump())
     with report_run_errors(folder / RESULT):
         write_atomically(folder / RESULT, ended.model_dump_json(indent=2) + "\n")
-
-
-def restore_result(folder: Path, make: Callable[[], Result]) -> None:
-    """Write the ``result.json`` of a finished run again if it is lost or damaged; ``make`` returns its content.
-
-    Raises:
-        RunFolderError: the disk is full or read-only.
-    """
-    if _holds_final_result(folder):
-        return
-    with report_run_errors(folder / RESULT):
-        write_atomically(folder / RESULT, make().model_dump_json(indent=2) + "\n")
 
 
 def final_row(rounds: Sequence[RoundResult], model_bytes: int) -> dict[str, float | int | str]:

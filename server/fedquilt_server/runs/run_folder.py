@@ -248,6 +248,6 @@ def _check_folder(path: Path, yaml: str, *, resume: bool) -> bool:
     before = inspect_folder(path)
     if before.begun and not resume:
         raise RunFolderError(f"{path} already holds a run: resume it with --resume, or choose another --out")
-    if before.experiment is not None and before.experiment != yaml:
-        raise RunFolderError(f"{name_other_experiment(path, before.experiment, yaml)}: {CHOOSE}")
+    if other := name_other_experiment(path, before.experiment, yaml):
+        raise RunFolderError(f"{other}: {CHOOSE}")
     return before.begun

@@ -14,8 +14,8 @@ from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment, dump_experiment
 from fedquilt_common.process.python_path import python_path_variable
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, BrokerAddress, parse_broker_url
+from fedquilt_server.runs.final_result import is_finished
 from fedquilt_server.runs.other_experiment import CHOOSE, name_other_experiment
-from fedquilt_server.runs.result_files import is_finished
 from fedquilt_server.runs.run_folder import check_foreign_files, inspect_folder
 from fedquilt_server.simulate.child_process import ChildSpec
 from fedquilt_server.simulate.mosquitto import free_port
@@ -145,9 +145,8 @@ def make_plan(
     if broker is not None:
         parse_broker_url(broker)  # refuses one that is not valid before the folder is made
     check_foreign_files(folder)
-    before, yaml = inspect_folder(folder), dump_experiment(experiment)
-    if before.experiment is not None and before.experiment != yaml:
-        raise RunFolderError(f"{name_other_experiment(folder, before.experiment, yaml)}: {CHOOSE}")
+    if other := name_other_experiment(folder, inspect_folder(folder).experiment, dump_experiment(experiment)):
+        raise RunFolderError(f"{other}: {CHOOSE}")
     if is_finished(folder):
         raise RunFolderError(f"{folder} holds a finished run: read its result.json, or choose another --out")
     if port:

@@ -11,7 +11,7 @@ from typing import Final
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment, dump_experiment
 from fedquilt_common.experiment_file import Override, explain_override_path, make_experiment
-from fedquilt_server.runs import result_files
+from fedquilt_server.runs import final_result
 from fedquilt_server.runs.other_experiment import name_other_experiment
 from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.sweep.axes import SweepAxis, Variation, combine
@@ -191,10 +191,8 @@ def _folder_problem(run: PlannedRun) -> str:
         before = inspect_folder(run.folder).experiment
     except RunFolderError:
         return ""  # this run alone fails, and names the damage
-    now = dump_experiment(run.experiment)
-    if before is None or before == now:
-        return ""
-    return f"{name_other_experiment(run.folder, before, now)}: {_OTHER_FOLDER}, or delete that folder"
+    other = name_other_experiment(run.folder, before, dump_experiment(run.experiment))
+    return f"{other}: {_OTHER_FOLDER}, or delete that folder" if other else ""
 
 
 def _first_state(run: PlannedRun, before: SweptRun | None) -> SweptRun:
@@ -210,6 +208,6 @@ def _first_state(run: PlannedRun, before: SweptRun | None) -> SweptRun:
 def is_finished(folder: Path) -> bool:
     """Whether a folder holds a finished run and its result; a damaged one does not."""
     try:
-        return result_files.is_finished(folder)
+        return final_result.is_finished(folder)
     except RunFolderError:
         return False

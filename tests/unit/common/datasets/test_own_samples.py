@@ -70,7 +70,7 @@ def test_targets_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert found.y.tolist() == [[float(number) for number in range(11)]]
 
 
-@pytest.mark.parametrize("names", ["label,label_1", "label_0,label_2", "label_1,label_2"])
+@pytest.mark.parametrize("names", ["label,label_0", "label_1,label_01", "label_0,label_1,label_2", "label_0"])
 def test_targets_without_a_number_of_their_own_are_refused(names: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(f"{names},a,b\n1,2,3,4\n")
     with pytest.raises(DataUnavailableError, match="'label_0', 'label_1' and so on"):
@@ -83,6 +83,9 @@ def test_columns_are_found_by_their_names(write: Callable[[Path], str], tmp_path
     assert read_own_samples(source, FORM, (), ("b", "a")).x.tolist() == X[:, ::-1].tolist()
     narrow = DatasetForm("own", (1,), "float32", 3)
     assert read_own_samples(source, narrow, (), ("b",)).x.tolist() == X[:, 1:].tolist()
+    (tmp_path / "named.csv").write_text("id,b,label,a\nann,2,1,1.5\n,4,0,3\n")
+    found = read_own_samples(str(tmp_path / "named.csv"), FORM, (), ("a", "b"))
+    assert (found.x.tolist(), found.y.tolist()) == ([[1.5, 2.0], [3.0, 4.0]], [1, 0])
     with pytest.raises(DataUnavailableError, match=r"lacks the columns c, d of data\.form\.columns"):
         read_own_samples(source, FORM, (), ("c", "d"))
 
@@ -108,7 +111,7 @@ def test_a_package_that_is_not_allowed() -> None:
     [
         ("", r"t.csv: has no samples; write a header"),
         ("a,b\n1,2\n", r"has 2 feature columns and 0 label columns, but the experiment needs 2 features"),
-        ("a,label\n1,2\n", r"has 1 feature columns and 1 label columns"),
+        ("a,label\n1,2\n", r"has 1 feature column and 1 label column, "),
         ("a,b,label\n1,2\n", r"t.csv:2: has 2 columns, the header 3"),
         ("a,b,label\n1,2,0\n\n1,x,0\n", r"t.csv:4: 'x' in the column 'b' is not a finite number"),
         ("a,a,label\n1,2,0\n", r"t.csv:1: has two columns of the same name"),

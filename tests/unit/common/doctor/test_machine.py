@@ -167,6 +167,16 @@ def test_a_state_folder_that_cannot_be_written(
     assert (found.name, found.state, said in found.said) == ("disk", state, True)
 
 
+def test_a_state_folder_in_a_closed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(path: Path) -> bool:
+        if path == tmp_path / "closed" / "state":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return path == tmp_path
+
+    monkeypatch.setattr(Path, "exists", look)
+    assert machine.check_disk(tmp_path / "closed" / "state").said.endswith(f"GiB free at {tmp_path}")
+
+
 def test_a_state_folder_below_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     found = machine.check_disk(tmp_path / "file" / "state")

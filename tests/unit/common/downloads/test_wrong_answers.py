@@ -142,5 +142,14 @@ def test_a_password_in_the_address_is_not_shown(server: FileServer, tmp_path: Pa
     url = server.url("/a.bin").replace("://", "://user:secret@")
     with pytest.raises(DownloadError) as error:
         fetch(url, tmp_path / "a.bin", retries=Retries(attempts=1))
-    assert str(error.value).startswith(server.url("/a.bin"))
+    assert str(error.value).startswith(server.url("/a.bin").replace("http://", "...@"))
+    assert "secret" not in str(error.value)
     assert "secret" not in "".join(path.read_text() for path in tmp_path.glob("*.json"))
+
+
+@pytest.mark.parametrize("mark", "#/?")
+def test_a_password_that_makes_the_address_invalid_is_not_shown(mark: str, tmp_path: Path) -> None:
+    with pytest.raises(DownloadError) as error:
+        fetch(f"http://user:sec{mark}ret@127.0.0.1:9/a.bin", tmp_path / "a.bin", retries=Retries(attempts=1))
+    assert "sec" not in str(error.value).replace("seconds", "")
+    assert "...@127.0.0.1:9/a.bin" in str(error.value)

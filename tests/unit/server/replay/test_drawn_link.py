@@ -84,7 +84,7 @@ def test_a_link_that_takes_the_mean_draws_nothing(replies: list[tuple[float, int
     assert draw_uploads(MeanLink(link), *zip(*replies, strict=True)) == arrive_in_turn(link, replies)
 
 
-@pytest.mark.parametrize("size", [100, 450, 3000])
+@pytest.mark.parametrize("size", [100, 450, 3000, 9000])  # more than 50 packets are drawn together
 @pytest.mark.parametrize("window", [1, 3, 16])
 def test_transfers_in_windows_take_the_mean_on_average(size: int, window: int) -> None:
     """4000 draws with a fixed seed are within 5 % of the mean; a download has the manifest's timeouts in addition."""
@@ -96,6 +96,14 @@ def test_transfers_in_windows_take_the_mean_on_average(size: int, window: int) -
     manifest = link.mean_seconds(0)
     downloads = [draw_download(line, size) for _ in range(4000)]
     assert mean(downloads) == pytest.approx(mean_transfer_seconds(link, size) + manifest, rel=0.05)
+
+
+@pytest.mark.parametrize("chunks", [50, 51, 5000])
+def test_as_many_chunks_are_lost_as_the_link_says(chunks: int) -> None:
+    line = DrawnLink(CUT, random.Random(1))
+    lost = [line.draw_lost(chunks) for _ in range(400)]
+    assert mean(lost) == pytest.approx(CUT.loss * chunks, rel=0.05)
+    assert 0 <= min(lost) < max(lost) <= chunks
 
 
 def test_a_lost_patch_costs_the_pause_the_request_and_its_time_again() -> None:

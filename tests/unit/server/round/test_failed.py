@@ -83,6 +83,16 @@ def test_a_client_that_failed_and_then_declines_is_counted_once() -> None:
     assert driver.machine.awaited == [2]
 
 
+def test_a_failure_that_another_agent_reports_does_not_count() -> None:
+    driver = start(SKIP)
+    driver.reply(1, 0)
+    driver.reply(2, 1)
+    fail(driver, 3, 2)
+    strange = Rejected(4, "other", 3, 1, "no samples", failed=True)
+    assert not driver.machine.would_close(strange)
+    assert driver.do(strange) == []
+
+
 def test_a_failure_after_the_reply_changes_nothing() -> None:
     driver = start(SKIP)
     driver.reply(1, 0)

@@ -28,13 +28,24 @@ def changed(old: str, new: str) -> str:
         (changed("seed: 0\n", "seed: 0\nold: null\n"), " (old was null and is not set)"),
         (changed("name: n\n", f"name: {'m' * 80}\n"), f" (name was {'m' * 60}... and is n)"),
         (changed("name: n\n", f"name: {'m' * 70}ftp://me:secret@h\n"), " (name: another address)"),
-        (dump_experiment(NOW), ""),
         ("seed: [", ""),
         ("", ""),
     ],
 )
 def test_what_differs_is_named_shortly_and_without_secrets(before: str, named: str) -> None:
     assert name_other_experiment(Path("runs/x"), before, dump_experiment(NOW)) == WHERE + named
+
+
+@pytest.mark.parametrize("recorded", [None, dump_experiment(NOW), changed("  failures: wait\n", "")])
+def test_the_same_experiment_may_be_that_of_an_earlier_version(recorded: str | None) -> None:
+    """It lacks keys that were added since; their defaults are what it did."""
+    assert not name_other_experiment(Path("runs/x"), recorded, dump_experiment(NOW))
+
+
+def test_a_key_that_was_added_is_another_experiment_with_another_value() -> None:
+    now = NOW.model_copy(update={"participation": NOW.participation.model_copy(update={"failures": "skip"})})
+    found = name_other_experiment(Path("runs/x"), changed("  failures: wait\n", ""), dump_experiment(now))
+    assert found == f"{WHERE} (participation.failures was wait and is skip)"
 
 
 def test_only_the_first_keys_are_named() -> None:
