@@ -224,7 +224,7 @@ class MqttTransport:
             self._deliver(explain_answer(self._address, code.value, str(code)))
             return
         largest = int(getattr(properties, "MaximumPacketSize", LARGEST_PACKET))
-        # what a broker does not say, it can do: MQTT 5, sections 3.2.2.3.4 and 3.2.2.3.5
+        # a property that is absent means that it is supported: MQTT 5, sections 3.2.2.3.4 and 3.2.2.3.5
         qos, retains = int(getattr(properties, "MaximumQoS", 2)), bool(getattr(properties, "RetainAvailable", 1))
         if problem := explain_limits(self._address, largest, qos, retains=retains):
             self._deliver(problem)

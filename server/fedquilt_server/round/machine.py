@@ -76,15 +76,13 @@ class Machine:
         self.exchange: Exchange | None = None
         self.finished = done >= policy.rounds
         self.paused = self._closed = self._waited = False
-        self._validates = validates
-        self._algorithm, self._context_for, self._load = algorithm, context_for, load
+        self._algorithm, self._context_for, self._load, self._validates = algorithm, context_for, load, validates
         self._round: Round | None = None
         self._silent: set[ClientId] = set()
         self._declined: set[ClientId] = set()
         self._first_joined: float | None = None
-        self._accepted = AcceptedReplies()
+        self._accepted, self._counts = AcceptedReplies(), RoundCounts()
         self._before = self._now = Standing()
-        self._counts = RoundCounts()
         self._asked_fleet: Mapping[ClientId, Profile] = {}
 
     # -- properties and queries ----------------------------------------------------------------
@@ -216,17 +214,19 @@ class Machine:
 
     def _join(self, event: Joined) -> None:
         agent = self.agents[event.agent] = self.policy.agent_of(event)
-        move_clients(event.agent, agent.clients, self.host_of, self.agents)
+        moved = move_clients(event.agent, agent.clients, self.host_of, self.agents)
         self._silent.difference_update(agent.clients)
         self._declined.difference_update(agent.clients)  # it is asked again, as after any failure
         if self.exchange is not None:
-            self.exchange.failed.difference_update(agent.clients)  # each tries its task again
+            self.exchange.failed.difference_update(agent.clients, moved)  # each tries its task again
         self._first_joined = event.at if self._first_joined is None else self._first_joined
 
     def _leave(self, event: Left) -> None:
         if (agent := self.agents.get(event.agent)) is not None and agent.boot <= event.boot:
             del self.agents[event.agent]
-            move_clients(event.agent, (), self.host_of, self.agents)
+            moved = move_clients(event.agent, (), self.host_of, self.agents)
+            if self.exchange is not None:
+                self.exchange.failed.difference_update(moved)
 
     def _start_if_ready(self, at: float) -> list[Command]:
         """Open a round with all clients that have not declined, or a quorum after round 1 or a deadline; or end."""

@@ -74,12 +74,16 @@ class Policy:
 
 def move_clients(
     agent: str, keep: Collection[ClientId], host_of: dict[ClientId, str], agents: Mapping[str, KnownAgent]
-) -> None:
+) -> frozenset[ClientId]:
     """Give an agent's clients, except ``keep``, to the next agent that claims them, in the order of joining.
 
     The agent hosts those of ``keep`` that no other one hosts.
+
+    Returns:
+        The clients that the agent does not host any more.
     """
-    moved = {client for client, host in host_of.items() if host == agent} - set(keep)
+    lost = frozenset(client for client, host in host_of.items() if host == agent).difference(keep)
+    moved = set(lost)
     for client in moved:
         del host_of[client]
     for name, other in agents.items():
@@ -89,3 +93,4 @@ def move_clients(
             moved -= taken
     for client in keep:
         host_of.setdefault(client, agent)
+    return lost

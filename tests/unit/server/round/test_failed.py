@@ -9,7 +9,7 @@ from tests.unit.server.round.test_machine import Driver, asked, kinds
 from tests.unit.server.round.test_machine_ask import FirstTwo
 
 from fedquilt_common.types import ClientId
-from fedquilt_server.round.events import Command, Rejected, Ticked
+from fedquilt_server.round.events import Command, Left, Rejected, Ticked
 from fedquilt_server.round.policy import Policy
 
 SKIP = Policy(rounds=3, clients=4, quorum=2, deadline=60.0, skips_failed=True)
@@ -72,6 +72,18 @@ def test_it_waits_again_for_a_client_whose_agent_has_restarted() -> None:
     assert driver.machine.awaited == [2, 3]
     driver.reply(5, 3)
     assert "Checkpoint" in kinds(fail(driver, 6, 2))
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_it_waits_again_for_a_client_that_moves_to_another_agent(leaves: bool) -> None:
+    driver = start(SKIP)
+    driver.join(0, 0, 1, 2, 3, agent="spare")
+    for client in (2, 3):
+        fail(driver, 1, client)
+    driver.do(Left(2, "pi", 1)) if leaves else driver.join(2, 0, 1, boot=2)
+    driver.reply(3, 0)
+    driver.reply(4, 1)
+    assert driver.machine.awaited == [2, 3]
 
 
 def test_a_client_that_failed_and_then_declines_is_counted_once() -> None:
