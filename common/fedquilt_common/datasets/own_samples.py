@@ -156,7 +156,7 @@ def _check_each(own: _OwnArrays, source: str, is_right: NDArray[np.bool_], reaso
 
 
 @dataclass(frozen=True)
-class _Columns:
+class _ChosenColumns:
     """The columns of a table that a sample is made of: features in its flattened order, labels by their numbers."""
 
     features: Sequence[str]
@@ -173,7 +173,7 @@ class _Columns:
         return _OwnArrays(x, y if form.label_shape else y[:, 0], lines)
 
 
-def _choose_columns(names: Sequence[str], path: Path, form: DatasetForm, columns: tuple[str, ...]) -> _Columns:
+def _choose_columns(names: Sequence[str], path: Path, form: DatasetForm, columns: tuple[str, ...]) -> _ChosenColumns:
     labels = sorted((name for name in names if LABEL_COLUMN.fullmatch(name)), key=_label_number)
     features = _find_features(names, columns, path) if columns else [name for name in names if name not in labels]
     targets = max(1, prod(form.label_shape))
@@ -184,7 +184,7 @@ def _choose_columns(names: Sequence[str], path: Path, form: DatasetForm, columns
             f"the experiment needs {counted(prod(form.shape), 'feature')} (samples of shape {list(form.shape)}) and "
             f"{counted(targets, 'label')}; name a label column 'label', and several 'label_0', 'label_1' and so on"
         )
-    return _Columns(features, labels)
+    return _ChosenColumns(features, labels)
 
 
 def _label_number(name: str) -> int:
