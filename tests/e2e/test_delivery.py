@@ -219,4 +219,4 @@ def test_a_board_without_samples_reports_what_to_do(port: int, tmp_path: Path) -
         wait_for(lambda: len(session.status.current.rejections) >= 2)
         reasons = sorted(shown.reason for shown in session.status.current.rejections)
     assert "it has no samples: start the agent with --data 0=FILE" in reasons[1]
-    assert "has 1 feature columns and 1 label columns, but the experiment needs 3 features" in reasons[0]
+    assert "has 1 feature column and 1 label column, but the experiment needs 3 features" in reasons[0]
