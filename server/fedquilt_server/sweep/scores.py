@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
@@ -88,7 +89,7 @@ def make_table(manifest: SweepManifest, cases: Sequence[SweepCase]) -> Table:
     several = any(len(case.values(name)) > 1 for case in cases for name in scores)
     table = Table(
         title=Text(manifest.name), caption=_DEVIATIONS if several else None, box=SIMPLE_HEAD, pad_edge=False,
-        show_edge=False, collapse_padding=True,
+        show_edge=False, collapse_padding=True, min_width=cell_len(manifest.name),
     )  # fmt: skip
     for axis in axes:
         table.add_column(axis, overflow="fold")

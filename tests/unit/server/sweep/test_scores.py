@@ -39,6 +39,13 @@ def test_runs_that_differ_in_their_seed_are_one_case(tmp_path: Path) -> None:
     assert "± sample standard deviation" in " ".join(word for line in lines[5:] for word in line)
 
 
+def test_the_name_above_a_narrow_table_is_one_line(tmp_path: Path) -> None:
+    text = io.StringIO()
+    made = sweep(tmp_path).model_copy(update={"name": "a-sweep-whose-name-is-longer-than-its-table"})
+    Console(file=text, width=80).print(make_table(made, []))
+    assert text.getvalue().splitlines()[0].strip() == made.name
+
+
 def test_a_run_without_its_result_has_no_scores(tmp_path: Path) -> None:
     made = sweep(tmp_path)
     (tmp_path / "b1" / "result.json").write_text("{")
