@@ -71,7 +71,7 @@ class DeliveredSamples:
                 f"client {self.client} has no samples: start the agent with --data {self.client}=FILE"
             )
         form = self.tools.experiment.data.form
-        columns = form.columns or () if form is not None else ()
+        columns = (form.columns or ()) if form is not None else ()
         samples = read_own_samples(self.data.own, self._form, self._allowed, columns)
         return split_samples(samples, self.tools.holdout, self.tools.experiment.seed, self.client)
 

@@ -52,6 +52,7 @@ from fedquilt_server.run_options import (
     print_control,
     print_remarks,
 )
+from fedquilt_server.runs.final_result import restore_result
 from fedquilt_server.runs.page_address import PageAddress, note_page
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.runs.stop_request import StopRequest
@@ -130,11 +131,16 @@ def coordinator(
 def _load(
     experiment: Experiment, folder: Path, progress: ProgressDisplay, url: str, *, resume: bool, keep_replies: bool
 ) -> ActiveRun:
-    """Load a run, show what of its model can be cut and which rounds are finished, and note where its page is."""
+    """Load a run, show what of its model can be cut and which rounds are finished, and note where its page is.
+
+    A finished run whose ``result.json`` is lost gets it again.
+    """
     progress.stage(f"Loading {experiment.data.set} and the model")
     return_freed_memory()
     run = ActiveRun(experiment, folder, resume=resume, keep_replies=keep_replies)
     note_page(run.folder.path, PageAddress(url=url, run=run.folder.run))
+    if run.folder.closed:
+        restore_result(run.folder.path, run.result)
     if run.model_cut is not None:
         progress.stage(run.model_cut.summary)
     if run.machine.done:

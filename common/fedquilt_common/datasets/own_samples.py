@@ -175,7 +175,8 @@ class _ChosenColumns:
 
 def _choose_columns(names: Sequence[str], path: Path, form: DatasetForm, columns: tuple[str, ...]) -> _ChosenColumns:
     labels = sorted((name for name in names if LABEL_COLUMN.fullmatch(name)), key=_label_number)
-    features = _find_features(names, columns, path) if columns else [name for name in names if name not in labels]
+    others = [name for name in names if not LABEL_COLUMN.fullmatch(name)]
+    features = _find_features(names, columns, path) if columns else others
     targets = max(1, prod(form.label_shape))
     distinct = len({_label_number(name) for name in labels}) == len(labels) == targets
     if not distinct or len(features) != prod(form.shape):
@@ -204,7 +205,8 @@ def _check_types(table: Mapping[str, NDArray[Any]], path: Path) -> None:
 
 
 def _find_features(names: Sequence[str], columns: Sequence[str], path: Path) -> Sequence[str]:
-    missing = [name for name in columns if name not in names]
+    known = set(names)
+    missing = [name for name in columns if name not in known]
     if missing:
         raise DataUnavailableError(
             f"{path}: lacks the {plural('column', len(missing))} {', '.join(missing[:10])} of "
@@ -222,7 +224,8 @@ def _read_csv(path: Path, form: DatasetForm, columns: tuple[str, ...]) -> _OwnAr
             if not header:
                 raise _no_samples(path)
             chosen = _choose_columns(header, path, form, columns)
-            places = [(name, header.index(name)) for name in chosen.names]
+            place_of = {name: at for at, name in enumerate(header)}
+            places = [(name, place_of[name]) for name in chosen.names]
             for row in lines:
                 if len(row) > 1 or any(word.strip() for word in row):
                     rows.append(_parse_row(row, len(header), places, f"{path}:{lines.line_num}"))

@@ -16,6 +16,7 @@ import httpx
 
 from fedquilt_common import __version__
 from fedquilt_common.address_text import hide_password
+from fedquilt_common.downloads.addresses import drop_user
 from fedquilt_common.downloads.partial import OnBytes, Origin, PartialFile
 from fedquilt_common.downloads.retries import LONGEST_WAIT, Retries
 from fedquilt_common.errors import DownloadError
@@ -66,6 +67,10 @@ class HttpDownload:
     def _shown(self) -> str:
         return hide_password(self.url)
 
+    @property
+    def _recorded(self) -> str:
+        return drop_user(self.url)
+
     def run(self) -> bool:
         """Download until the part is complete.
 
@@ -114,7 +119,7 @@ class HttpDownload:
     def _range_headers(self) -> dict[str, str]:
         """Ask for the missing bytes, if those that are there belong to the file."""
         origin, offset = self.part.read_origin(), self.part.count_bytes()
-        if not offset or origin is None or origin.url != self._shown or not (origin.validator or self.is_checked):
+        if not offset or origin is None or origin.url != self._recorded or not (origin.validator or self.is_checked):
             return {}
         return {"Range": f"bytes={offset}-", **({"If-Range": origin.validator} if origin.validator else {})}
 
@@ -185,7 +190,7 @@ class HttpDownload:
     def _restart(self, response: httpx.Response) -> int | None:
         """Begin at the first byte: there is no part, the file has changed, or the server does not know ranges."""
         total = self._agree(_read_number(response.headers.get("Content-Length", "")))
-        self.part.restart(Origin(self._shown, _find_validator(response), total))
+        self.part.restart(Origin(self._recorded, _find_validator(response), total))
         return total
 
     def _agree(self, total: int | None) -> int | None:

@@ -13,7 +13,6 @@ from fedquilt_server.history.history import History
 from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied, Send
 from fedquilt_server.round.machine import Machine
 from fedquilt_server.runs import clock
-from fedquilt_server.runs.final_result import restore_result
 from fedquilt_server.runs.run import ActiveRun
 from fedquilt_server.status.agent_list import AgentList
 from fedquilt_server.status.budget import BudgetUse
@@ -273,7 +272,6 @@ class StatusUpdater:
 
 
 def show_finished(run: ActiveRun, store: StatusStore) -> None:
-    """Show a run that was finished before this program started, and write its ``result.json`` again if it is lost."""
-    restore_result(run.folder.path, run.result)
+    """Show a run that was finished before this program started."""
     StatusUpdater(store, AgentList()).start(run)
     store.update(phase="finished", message=run.end_reason)

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from fedquilt_common.files.disk_errors import report_run_errors
 from fedquilt_common.files.durable import write_atomically
 from fedquilt_server.runs.run_folder import inspect_folder
-from fedquilt_server.status.results import OwnMemory, Result, is_newer
+from fedquilt_server.status.results import FORMAT, OwnMemory, Result
 from fedquilt_server.status.run_file_names import RESULT
+
+
+class _Ended(BaseModel):
+    """How a run ended; earlier versions did not write it. A sweep reads it of each run, so it leaves the rounds out."""
+
+    format: int = FORMAT
+    status: str = "unknown"
 
 
 def is_finished(folder: Path) -> bool:
@@ -24,16 +31,14 @@ def is_finished(folder: Path) -> bool:
 
 
 def _lacks_final_result(path: Path) -> bool:
-    """Whether ``result.json`` is missing, damaged or not that of a finished run; one of a newer version is not.
-
-    Earlier versions did not write how a run ended.
-    """
+    """Whether ``result.json`` is missing, damaged or not that of a finished run; one of a newer version is not."""
     try:
-        return Result.model_validate_json(path.read_bytes()).status not in ("finished", "unknown")
-    except ValidationError as error:
-        return not is_newer(error)
+        found = _Ended.model_validate_json(path.read_bytes())
+    except ValidationError:
+        return True
     except OSError:
         return not path.exists()
+    return found.format <= FORMAT and found.status not in ("finished", "unknown")
 
 
 def restore_result(folder: Path, make: Callable[[], Result]) -> None:

@@ -35,7 +35,7 @@ from fedquilt_server.round.events import Checkpoint, Tally
 from fedquilt_server.runs.journal import Traffic
 from fedquilt_server.runs.stopwatch import Stopwatch
 from fedquilt_server.runs.tables import boards_csv, classes_csv, clients_csv, rounds_csv
-from fedquilt_server.status.results import FORMAT, SCORE_COLUMNS, Ending, Result, RoundResult, is_newer
+from fedquilt_server.status.results import FORMAT, NEWER, SCORE_COLUMNS, Ending, Result, RoundResult
 from fedquilt_server.status.run_file_names import BOARDS, CLASSES, CLIENTS, EXPERIMENT, MODEL, RESULT, ROUNDS
 from fedquilt_server.status.snapshot import BoardStatus
 
@@ -286,7 +286,7 @@ def read_result(folder: Path) -> Result:
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}; make it readable") from None
     except ValidationError as error:
-        if is_newer(error):
+        if any(problem["type"] == NEWER for problem in error.errors()):
             raise RunFolderError(f"{path}: {first_problem(error)}; update this one") from None
         raise RunFolderError(
             f"{path}: is damaged ({first_problem(error)}); run the experiment again with another run folder"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from fedquilt_common.learning_tasks.class_scores import CLASS_ACCURACY
@@ -289,8 +289,3 @@ class Result(BaseModel):
             if row.round != number:
                 raise ValueError(f"round {row.round} is where round {number} must be")
         return rounds
-
-
-def is_newer(error: ValidationError) -> bool:
-    """Whether a ``result.json`` is not accepted because a newer version wrote it."""
-    return any(problem["type"] == NEWER for problem in error.errors())

@@ -158,6 +158,16 @@ def test_a_part_of_another_address_is_not_resumed(server: FileServer, tmp_path: 
     assert server.ranges[-1] == ""
 
 
+def test_addresses_that_differ_before_an_at_sign_are_different(server: FileServer, tmp_path: Path) -> None:
+    """What messages show instead of a password is no address."""
+    server.files |= {"/one/@scope/a.bin": OTHER, "/two/@scope/a.bin": CONTENT}
+    server.faults = [cut_after(400_000)] + [cut_after(0)] * 2
+    with pytest.raises(DownloadError):
+        fetch(server.url("/one/@scope/a.bin"), tmp_path / "a.bin", DIGEST, retries=AT_ONCE)
+    assert fetch(server.url("/two/@scope/a.bin"), tmp_path / "a.bin", DIGEST, retries=AT_ONCE).sha256 == DIGEST
+    assert server.ranges[3:] == [""]
+
+
 def test_a_complete_part_needs_no_more_bytes(server: FileServer, tmp_path: Path) -> None:
     get(server, tmp_path)
     (tmp_path / "new" / "a.bin").rename(tmp_path / "new" / "a.bin.part")
