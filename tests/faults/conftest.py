@@ -26,6 +26,7 @@ from fedquilt_common.wire.messages import (
     MissingMessage,
     ReceiptMessage,
     ReplyHeader,
+    StopMessage,
     Telemetry,
 )
 from fedquilt_common.wire.parsing import parse_inbox
@@ -93,7 +94,7 @@ class Player:
         self.name = name
         self.folder = folder
         self.transport = make_transport(f"agent-{name}", self._take)
-        self.inbox: list[ReceiptMessage | MissingMessage] = []
+        self.inbox: list[ReceiptMessage | MissingMessage | StopMessage] = []
         self.round: RoundMessage | None = None
         self.ended = False
         self.boot = 0
@@ -147,7 +148,7 @@ class Player:
         self.say(TOPICS.telemetry(self.name), Telemetry(agent=self.name, boot=self.boot).encode())
 
     def _obey(self, message: object) -> None:
-        assert isinstance(message, ReceiptMessage | MissingMessage)
+        assert isinstance(message, ReceiptMessage | MissingMessage | StopMessage)
         self.inbox.append(message)
         if isinstance(message, MissingMessage) and message.digest in self.sent:
             parcel = self.sent[message.digest]

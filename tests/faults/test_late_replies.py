@@ -1,4 +1,4 @@
-"""A reply that arrives after its exchange has closed, while no other exchange is open."""
+"""Exchanges that close without a client, and its reply when it arrives later."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fedquilt_common.experiment.experiment import Experiment
-from fedquilt_common.wire.messages import AgentPresence, ReceiptMessage
+from fedquilt_common.wire.messages import AgentPresence, FailedMessage, ReceiptMessage
+from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Topics
 from fedquilt_server.round.states import RunState
 from fedquilt_server.runs import clock
+from fedquilt_server.status.run_event import RunEvent
 
 pytestmark = pytest.mark.quick
 
@@ -21,9 +23,9 @@ if TYPE_CHECKING:
 TOPICS = Topics("lab")
 
 
-def with_quorum(stage: Stage, quorum: int, deadline: float) -> None:
+def with_quorum(stage: Stage, quorum: int, deadline: float, **more: str) -> None:
     raw = stage.experiment.model_dump(mode="json")
-    raw["participation"] = {**raw["participation"], "quorum": quorum, "deadline": deadline}
+    raw["participation"] = {**raw["participation"], "quorum": quorum, "deadline": deadline, **more}
     stage.experiment = Experiment.model_validate(raw)
 
 
@@ -46,7 +48,6 @@ def test_a_late_reply_is_late_also_while_the_run_waits(stage: Stage, monkeypatch
     def turn() -> bool:
         nonlocal step
         for player in (present, missing):
-            player._incoming = [message for message in player._incoming if b'"stop"' not in message.payload]
             player.listen()
         if step == "reply" and present.model() is not None and missing.model() is not None:
             for client in (0, 1):
@@ -91,3 +92,21 @@ def test_a_deadline_without_the_quorum_is_reported(stage: Stage) -> None:
     assert told.text == (
         "The deadline passed with 2 of 3 replies; too few for the quorum, so the round waits for client 2"
     )
+
+
+def test_a_round_without_a_client_that_failed_is_reported(stage: Stage) -> None:
+    """It closes long before its deadline, and the event names the client, once a round."""
+    with_quorum(stage, quorum=2, deadline=1e6, failures="skip")
+    stage.ways[2] = fail
+    stage.play()
+    events = [RunEvent.model_validate_json(line) for line in (stage.folder / "events.jsonl").read_text().splitlines()]
+    told = [(event.round, event.text) for event in events if event.kind == "skipped"]
+    text = "2 of 3 replies; the round goes on without client 2, which failed"
+    assert told == [(1, text), (2, text)]
+
+
+def fail(player: Player, message: RoundMessage) -> None:
+    report = FailedMessage(
+        agent=player.name, run=message.run, client=2, round=message.round, exchange=message.exchange, reason="no luck"
+    )
+    player.say(TOPICS.telemetry(player.name), report.encode())

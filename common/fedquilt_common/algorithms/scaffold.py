@@ -64,7 +64,7 @@ class Scaffold(FedAvg):
 
     def privacy_problem(self) -> str:
         """Return why it cannot train with differential privacy; empty if it can."""
-        return "option I takes a further gradient, which no budget plans for; use option II" * (self.option == "I")
+        return "without `option: II`, it takes a further gradient, which no budget plans for" * (self.option == "I")
 
     def training_problem(self, training: TrainingSettings) -> str:
         """Return which setting of a client's training does not suit; empty if all do."""

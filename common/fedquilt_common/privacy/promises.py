@@ -68,8 +68,8 @@ def _find_central_problems(experiment: Experiment, algorithm: Algorithm) -> Iter
 
 def _find_local_problems(experiment: Experiment, algorithm: Algorithm, task: str) -> Iterator[str]:
     if reason := privacy_problem(algorithm):
-        name = experiment.algorithm.name
-        yield f"algorithm.name = {name}: it cannot train with `privacy`, because {reason}. Choose another one"
+        where = f"algorithm.name = {experiment.algorithm.name}"
+        yield f"{where}: it cannot train with `privacy`, because {reason}. Choose another algorithm or option"
     if task not in TASKS:
         yield f"data.set = {experiment.data.set}: the loss of {task} mixes the samples of a batch; choose another one"
     for place, training in experiment.trainings(private=True):

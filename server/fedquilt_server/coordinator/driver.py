@@ -20,7 +20,7 @@ from fedquilt_server.coordinator.publications import plan_publications
 from fedquilt_server.coordinator.rate_limit import RateLimit
 from fedquilt_server.coordinator.receipts import ReceiptPublisher
 from fedquilt_server.coordinator.uplink import Uplink
-from fedquilt_server.history.event_book import describe_deadline
+from fedquilt_server.history.event_book import describe_deadline, describe_skip
 from fedquilt_server.round.events import (
     Checkpoint,
     Command,
@@ -218,6 +218,8 @@ class Driver:
         if isinstance(event, Ticked) and before is not None and (goes_on or not was_overdue):
             text = describe_deadline(before, waits=not goes_on)
             self._run.history.add("deadline", event.at, text, seq=seq, exchange=before.number)
+        elif closes and before is not None and before.closes_without_failed(self._machine.policy):
+            self._run.history.add("skipped", event.at, describe_skip(before), exchange=before.number)
         self._display.show_event(event, self._machine)
         return self._count_sends(commands)
 

@@ -166,6 +166,13 @@ class EventBook:
         return None
 
 
+def describe_skip(exchange: Exchange) -> str:
+    """Describe in a sentence an exchange that closed before its deadline without the clients that had failed."""
+    failed = sorted(exchange.failed)
+    without = f"{plural('client', len(failed))} {ranges(failed)}, which failed"
+    return f"{len(exchange.replies)} of {len(exchange.clients)} replies; the round goes on without {without}"
+
+
 def describe_deadline(exchange: Exchange, *, waits: bool = False) -> str:
     """Describe a deadline that has passed, in a sentence.
 

@@ -83,6 +83,10 @@ class Exchange:
         able = self.able - len(self.failed) if policy.skips_failed else self.able
         return least if overdue else max(min(self.wanted, able), least)
 
+    def closes_without_failed(self, policy: Policy) -> bool:
+        """Whether it closes before its deadline only because clients that have failed are not waited for."""
+        return policy.skips_failed and not self.overdue and len(self.replies) < self.wanted
+
     @property
     def wanted(self) -> int:
         """Number of replies that close it before its deadline."""

@@ -8,8 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 EventKind = Literal[
     "started", "joined", "back", "restarted", "silent", "left", "late", "rejected", "declined", "out of memory",
-    "too small", "memory lost", "notice", "recovered", "round restarted", "deadline", "diverged", "paused", "continued",
-    "stopping", "dropped", "readmitted", "finished", "failed", "stopped", "cut off", "site cut off", "moved",
+    "too small", "memory lost", "notice", "recovered", "round restarted", "deadline", "skipped", "diverged", "paused",
+    "continued", "stopping", "dropped", "readmitted", "finished", "failed", "stopped", "cut off", "site cut off",
+    "moved",
 ]  # fmt: skip
 EventLevel = Literal["info", "warning", "error"]
 
@@ -33,6 +34,7 @@ LEVELS: Final[dict[EventKind, EventLevel]] = {
     "recovered": "info",
     "round restarted": "warning",
     "deadline": "warning",
+    "skipped": "warning",
     "diverged": "error",
     "paused": "info",
     "continued": "info",

@@ -118,7 +118,7 @@ class PartialTraining(ABC):
 
     def privacy_problem(self) -> str:
         """Return why it cannot train with differential privacy; empty if it can."""
-        return "replies name the client's classes; set algorithm.mask_absent_classes: false" * self.mask_absent_classes
+        return "without `mask_absent_classes: false`, replies name the client's classes" * self.mask_absent_classes
 
     def loss_problem(self, task: LearningTask) -> str:
         """Return why it cannot train a model that has a loss of its own; empty if it can."""

@@ -61,9 +61,8 @@ class Prototypes(ABC):
 
     def privacy_problem(self) -> str:
         """Return why it cannot train with differential privacy; empty if it can."""
-        return (
-            "a client's accuracy reveals its samples in part; weigh clients in another way" if self.by_accuracy else ""
-        )
+        problem = "without `weighting: uniform`, clients send their accuracy, which reveals their samples in part"
+        return problem * self.by_accuracy
 
     def training_problem(self, training: TrainingSettings) -> str:
         """Return which setting of a client's training does not suit; empty if all do."""

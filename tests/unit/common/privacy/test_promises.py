@@ -87,7 +87,7 @@ def test_the_passes_that_a_client_may_make_in_a_run(name: str, fields: dict[str,
     ("changes", "text"),
     [
         ({"algorithm": {"name": "fedreb"}, "data": {"set": "digits", "clients": 4}}, "fedreb: it cannot train with"),
-        ({"algorithm": {"name": "heterofl"}}, "algorithm.mask_absent_classes: false"),
+        ({"algorithm": {"name": "heterofl"}}, "`mask_absent_classes: false`"),
         ({"data": {"set": "digits", "clients": 4, "holdout": 0.2}}, r"data\.holdout = 0\.2: .* set it to 0"),
         ({"data": {"set": "digits", "clients": 4, "sensor_noise": {"std": 0.1}}}, r"data\.sensor_noise: its size"),
         ({"training": {"precision": "bf16"}}, r"training\.precision = bf16: .* remove the key"),
