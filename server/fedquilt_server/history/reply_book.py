@@ -109,16 +109,21 @@ def _refused_row(event: Rejected) -> ReplyRow:
 def _exchange_spans(events: Iterable[RoundEvent], result: RoundResult, at: float) -> dict[int, _Span]:
     """Return when each exchange opened and closed.
 
-    An exchange closes with its last reply, or with its deadline if clients are missing or go on. The next one opens
-    then.
+    An exchange closes with its last reply, or with its deadline if clients are missing or go on. If clients are missing
+    that have failed, it may also close with the last failure. The next one opens then.
     """
     closed: dict[int, float] = {}
     current = 0
+    waiting: dict[int, set[int | None]] = {int(number): set(clients) for number, clients in result.missing.items()}
     for event in events:
         if isinstance(event, Replied):
             current = event.exchange if event.round == result.round else current
             closed[current] = event.at
+        elif isinstance(event, Rejected) and event.failed and event.client in waiting.get(current, ()):
+            waiting[current].remove(event.client)  # its next failure is of a later exchange
+            closed[current] = event.at
         elif isinstance(event, Ticked) and (str(current) in result.missing or result.staleness is not None):
+            waiting.pop(current, None)
             closed[current] = event.at
     spans, opened = dict[int, _Span](), at - result.seconds
     for number in sorted(closed):

@@ -84,6 +84,18 @@ def test_a_reply_has_a_row_with_its_times_and_what_it_measured(tmp_path: Path) -
     assert (float(missing["opened_at"]), float(missing["closed_at"])) == (2, 7)
 
 
+def test_an_exchange_that_skips_failures_closes_with_the_last_of_them(tmp_path: Path) -> None:
+    """Client 1 fails in both exchanges; in the second one before all replies, so that the last reply closes it."""
+    failures = [Rejected(at, "pi-1", 1, 1, "no luck", failed=True) for at in (6.0, 7.0)]
+    history = History(tmp_path, [], [])
+    events: list[Event] = [Joined(2.0, "pi-1", 1, (1,)), reply(5.0, 0), *failures, reply(8.0, 0, exchange=1)]
+    for seq, event in enumerate(events, 1):
+        history.take(seq, event)
+    history.close_round(finished(1, 8.0, missing={"0": {1: "pi-1"}, "1": {1: "pi-1"}}), 10.0)
+    spans = [(row["opened_at"], row["closed_at"]) for row in written(tmp_path)[0] if row["outcome"] == "accepted"]
+    assert spans == [("2.0", "6.0"), ("6.0", "8.0")]
+
+
 def test_the_events_name_joins_restarts_and_refusals(tmp_path: Path) -> None:
     history = play(tmp_path)
     kinds = [(event["kind"], event["board"], event["round"]) for event in written(tmp_path)[1]]
