@@ -108,7 +108,7 @@ def test_a_round_sends_no_more_than_one_model_and_each_board_its_own_part(name: 
             "algorithm.head_layers=3",
             "algorithm.head_layers = 3: at most the last 2 linear layers of this model",
         ),
-        ("digits-fedper", "model.hidden=[]", "algorithm.head_layers = 1: this model does not end in linear layers"),
+        ("digits-fedper", "model.hidden=[]", "algorithm.head_layers = 1: this model has no head"),
         ("digits-ditto", "algorithm.lambda=0", "algorithm.lambda = 0: lambda must be a positive number"),
         ("digits-ditto", "algorithm.lambda=-1", "algorithm.lambda = -1: lambda must be a positive number"),
         ("digits-ditto", "algorithm={name: ditto}", "algorithm.lambda"),

@@ -69,21 +69,21 @@ def head_names(heads: Sequence[Sequence[str]], head_layers: int) -> Sequence[str
     if head_layers < 1:
         raise ValueError(f"head_layers = {head_layers}: a head has 1 linear layer or more")
     if head_layers > len(heads):
-        raise ExperimentError(
-            f"algorithm.head_layers = {head_layers}: {_explain_heads(len(heads))}; choose fewer layers, or a deeper "
-            "model"
-        )
+        raise ExperimentError(f"algorithm.head_layers = {head_layers}: {_explain_heads(len(heads))}")
     return heads[head_layers - 1]
 
 
 def _explain_heads(count: int) -> str:
     if not count:
         return (
-            "this model does not end in linear layers, one after the other, on top of a base with parameters (one "
-            "with several outputs never does); a head on a base that cannot be traced must have its constants as "
+            "this model has no head. Let its one output be that of an nn.Linear which no other layer shares arrays "
+            "with, on top of a base with parameters; a head on a base that cannot be traced must have its constants as "
             "buffers (register_buffer)"
         )
-    return f"at most the last {count} linear layers of this model can be its head, because a base must be left"
+    return (
+        f"at most the last {count} linear layers of this model can be its head, because a base must be left that "
+        "shares no arrays with them; choose fewer layers, or a deeper model"
+    )
 
 
 def pick_arrays(arrays: Arrays, names: Collection[str]) -> dict[str, NDArray[Any]]:

@@ -69,8 +69,8 @@ class TorchLearner:
         black: what black is in the samples, of a shape that broadcasts to (channels, 1, 1).
         samples: returns samples in the shape and dtype of the model's; their numbers do not matter. With it, a model
             whose head alone can be traced has a head, too.
-        origin: a learner that differs in ``training`` only. It keeps what follows from the module, because to trace a
-            large one takes half a second; None: this one keeps it.
+        origin: a learner that differs in ``training`` and ``lasting`` only. It keeps what follows from the module,
+            because to trace a large one takes half a second; None: this one keeps it.
     """
 
     build: Callable[[], nn.Module]
@@ -109,7 +109,8 @@ class TorchLearner:
         return self if training == self.training else self._with_training(training)
 
     def _with_training(self, training: Training) -> TorchLearner:
-        return replace(self, training=training, origin=self.origin or self)
+        lasting = self.lasting if training.keep_optimiser else None
+        return replace(self, training=training, lasting=lasting, origin=self.origin or self)
 
     @cached_property
     def parameters(self) -> frozenset[str]:

@@ -17,11 +17,11 @@ from fedquilt_common.wire.codec import write_arrays
 from fedquilt_common.wire.messages import RunMessage
 
 
-def context(memory: Path | None, **training: Any) -> TaskContext:
+def context(memory: Path | None, algorithm: str = "fedavg", kind: str = "train", **training: Any) -> TaskContext:
     raw = {"name": "x", "seed": 3, "data": {"set": "digits", "clients": 4}, "model": {"name": "mlp", "hidden": [8]},
-           "algorithm": {"name": "fedavg"}, "training": {"momentum": 0.9, "batch": 64, **training}}  # fmt: skip
+           "algorithm": {"name": algorithm}, "training": {"momentum": 0.9, "batch": 64, **training}}  # fmt: skip
     board = BoardRun(RunMessage(run="x", experiment={}), Experiment.model_validate(raw), ())
-    return TaskContext(board, 1, 1, 0, memory, lambda: 0, lambda part: None, lambda need: None, kind="train")
+    return TaskContext(board, 1, 1, 0, memory, lambda: 0, lambda part: None, lambda need: None, kind=kind)
 
 
 def test_momentum_lasts_from_task_to_task(tmp_path: Path) -> None:
@@ -39,6 +39,18 @@ def test_momentum_lasts_from_task_to_task(tmp_path: Path) -> None:
     assert np.array_equal(first.arrays[weight], fresh.arrays[weight])
     assert not np.array_equal(again.arrays[weight], fresh.arrays[weight])
     assert not context(None).memory_changed
+
+
+def test_fedbabu_is_measured_alike_however_often(tmp_path: Path) -> None:
+    """Each evaluation tunes the initial head, so it must not go on with the momentum of the one before."""
+    contexts = [context(path, "fedbabu", "evaluate", keep_optimiser=True) for path in (None, tmp_path / "memory")]
+    heads = []
+    for ctx in contexts:
+        ctx.do(Task("evaluate", ctx.first_model()))
+        heads.append({name: array.tobytes() for name, array in ctx.memory.items()})
+        write_arrays(tmp_path / "memory", ctx.memory_to_store)
+    assert heads[0] == heads[1]
+    assert heads[0]
 
 
 def test_a_client_without_the_key_leaves_its_stored_memory_closed(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_a_model_without_features_is_refused_before_the_run() -> None:
     flat = TorchLearner(lambda: torch.nn.Sequential(torch.nn.Flatten()), Training(), Classification(3))
     for name in ("moon", "fedproto"):
         ctx: Any = SimpleNamespace(learner=flat, prototypes=[flat], classes=3)
-        with pytest.raises(ExperimentError, match="does not end in linear layers"):
+        with pytest.raises(ExperimentError, match="has no head"):
             make(name).init({}, ctx)
 
 

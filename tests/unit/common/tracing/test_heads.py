@@ -54,8 +54,8 @@ def test_heads_of_our_models(name: str, expected: list[frozenset[str]]) -> None:
     [
         ("convnet", {}, 4, "head_layers = 4: at most the last 3 linear layers of this model can be its head"),
         ("mlp", {}, 2, "the last 1 linear layers of this model can be its head, because a base must be left"),
-        ("mlp", {"hidden": []}, 1, "this model does not end in linear layers"),
-        ("mlp", {"hidden": [8, 8], "exits": [0]}, 1, "this model does not end in linear layers"),
+        ("mlp", {"hidden": []}, 1, "this model has no head"),
+        ("mlp", {"hidden": [8, 8], "exits": [0]}, 1, "this model has no head"),
     ],
 )
 def test_heads_that_there_are_not(name: str, params: dict[str, Any], asked: int, reason: str) -> None:
