@@ -1,11 +1,14 @@
-"""The client half of an algorithm, checked: what it returns and stores can be written and sent."""
+"""The client half of an algorithm, checked: what it returns and stores can be written and sent.
+
+The coordinator receives the reason of a failure, so a reason never shows a client's numbers.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
 from fedquilt_common.algorithm_api import Algorithm, ClientContext, Reply, Task
-from fedquilt_common.algorithm_api.array_types import array_types_problem, mapping_problem, shorten
+from fedquilt_common.algorithm_api.array_types import array_types_problem, mapping_problem, name_type
 from fedquilt_common.errors import AlgorithmError
 
 _NO_REPLY: Final = "return a Reply, such as `Reply(trained.arrays, len(ctx.data), {'loss': trained.loss})`"
@@ -25,7 +28,7 @@ def do_work(name: str, algorithm: Algorithm, task: Task, ctx: ClientContext) -> 
         AlgorithmError: the reply or the memory cannot be written or sent.
     """
     reply = algorithm.work(task, ctx)
-    problem = _reply_problem(reply) or array_types_problem(vars(ctx).get("memory", {}), "ctx.memory")
+    problem = _reply_problem(reply) or array_types_problem(vars(ctx).get("memory", {}), "ctx.memory", name_type)
     if problem:
         raise AlgorithmError(f"{name}.work, task '{task.kind}': {problem}")
     return reply
@@ -33,11 +36,11 @@ def do_work(name: str, algorithm: Algorithm, task: Task, ctx: ClientContext) -> 
 
 def _reply_problem(reply: object) -> str:
     if not isinstance(reply, Reply):
-        return f"returned {shorten(reply)}; {_NO_REPLY}"
+        return f"returned {name_type(reply)}; {_NO_REPLY}"
     if not _is_number(reply.weight):
-        return f"Reply.weight is {shorten(reply.weight)}; use a number, such as `len(ctx.data)`"
-    return array_types_problem(reply.arrays, "Reply.arrays") or mapping_problem(
-        reply.metrics, "Reply.metrics", _is_number, _METRICS
+        return f"Reply.weight is {name_type(reply.weight)}; use a number, such as `len(ctx.data)`"
+    return array_types_problem(reply.arrays, "Reply.arrays", name_type) or mapping_problem(
+        reply.metrics, "Reply.metrics", _is_number, _METRICS, name_type
     )
 
 

@@ -151,10 +151,10 @@ CASES: dict[str, Case] = {
     "wrong shape": Case(arrays_with(lambda a: a.update({"part1.weight": a["part1.weight"][:-1]})), "has shape"),
     "other rank": Case(arrays_with(lambda a: a.update({"part1.weight": a["part1.weight"][None]})), "has shape"),
     "wrong dtype": Case(
-        arrays_with(lambda a: a.update({"part1.weight": a["part1.weight"].view(np.int32)})), "has dtype I32"
+        arrays_with(lambda a: a.update({"part1.weight": a["part1.weight"].view(np.int32)})), "has dtype int32"
     ),
     "fp16 unasked": Case(
-        arrays_with(lambda a: a.update({"part1.weight": a["part1.weight"].astype(np.int16)})), "has dtype I16"
+        arrays_with(lambda a: a.update({"part1.weight": a["part1.weight"].astype(np.int16)})), "has dtype int16"
     ),
     "missing array": Case(arrays_with(lambda a: a.pop("part0.weight")), "lacks arrays .*: 'part0.weight'"),
     "extra array": Case(

@@ -255,8 +255,13 @@ def _difference(found: Layout, layout: Layout) -> str:
         return "its arrays are those that are expected, so its header is too long"
     (dtype, shape), (expected_dtype, expected_shape) = found[name], layout[name]
     if shape != expected_shape:
-        return f"array {name!r} has shape {shape} instead of {expected_shape}"
-    return f"array {name!r} has dtype {dtype} instead of {expected_dtype}"
+        return f"array {name!r} has shape {shape} instead of {expected_shape}; give its shape in Task.expect"
+    kinds = f"{_numpy_name(dtype)} instead of {_numpy_name(expected_dtype)}"
+    return f"array {name!r} has dtype {kinds}; name its dtype in Task.dtypes, or convert the array"
+
+
+def _numpy_name(dtype: str) -> str:
+    return "bfloat16" if dtype == "BF16" else DTYPES[dtype].name
 
 
 def _check_public(found: str | None, expected: str | None) -> None:

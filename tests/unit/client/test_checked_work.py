@@ -1,4 +1,4 @@
-"""What an algorithm's ``work`` returns or stores is checked, with the place in its code's words."""
+"""What an algorithm's ``work`` returns or stores is checked; a mistake is named in its code's words, not numbers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 CASES = {
     "return None": r"returned None; return a Reply, such as `Reply\(trained",
-    "return {'w': 1}": r"returned the dict {'w': 1}; return a Reply",
-    "return Reply({'w': [1, 2]})": r"Reply.arrays\['w'\] is the list \[1, 2\]; use a numpy array",
-    "return Reply([1, 2])": r"Reply.arrays is the list \[1, 2\]; it maps names",
+    "return {'w': 1}": r"returned an object of type dict; return a Reply",
+    "return Reply({'w': [1, 2]})": r"Reply.arrays\['w'\] is an object of type list; use a numpy array",
+    "return Reply([1, 2])": r"Reply.arrays is an object of type list; it maps names",
     "return Reply({'w': np.array([None])})": r"Reply.arrays\['w'\] cannot be stored or sent: arrays of dtype object",
     "return Reply({5: np.zeros(2)})": r"Reply.arrays\[5\] has a name that is not text",
-    "return Reply({}, '3')": r"Reply.weight is the str '3'; use a number",
-    "return Reply({}, 1, {'q': 'x'})": r"Reply.metrics\['q'\] is the str 'x'; metrics are numbers by name, such as",
-    "return Reply({}, 1, [2])": r"Reply.metrics is the list \[2\]; metrics are numbers by name",
-    "ctx.memory['m'] = [1, 2]; return Reply({})": r"ctx.memory\['m'\] is the list \[1, 2\]; use a numpy array",
+    "return Reply({}, '3')": r"Reply.weight is an object of type str; use a number",
+    "return Reply({}, 1, {'q': 'x'})": r"Reply.metrics\['q'\] is an object of type str; metrics are numbers by",
+    "return Reply({}, 1, [2])": r"Reply.metrics is an object of type list; metrics are numbers by name",
+    "ctx.memory['m'] = [1, 2]; return Reply({})": r"ctx.memory\['m'\] is an object of type list; use a numpy array",
     "ctx.memory[5] = np.zeros(2); return Reply({})": r"ctx.memory\[5\] has a name that is not text",
 }
 USES = "import numpy as np\nfrom fedquilt import Reply\n"

@@ -101,13 +101,13 @@ def test_a_task_with_one_answer_names_the_array(tmp_path: Path) -> None:
 
 
 def test_other_number_formats_are_rejected(tmp_path: Path) -> None:
-    with pytest.raises(PayloadError, match="array 'a' has dtype F16 instead of F32"):
+    with pytest.raises(PayloadError, match="array 'a' has dtype float16 instead of float32; name its dtype in Task"):
         verify(tmp_path, pruning(), zeros(SENT.shapes), "fp16")
 
 
 def test_whole_numbers_stay_whole(tmp_path: Path) -> None:
     arrays = {**zeros(SENT.shapes), "steps": np.zeros((), np.float32)}
-    with pytest.raises(PayloadError, match="array 'steps' has dtype F32 instead of I64"):
+    with pytest.raises(PayloadError, match="array 'steps' has dtype float32 instead of int64"):
         verify(tmp_path, pruning(), arrays)
 
 
