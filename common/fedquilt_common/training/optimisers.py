@@ -33,6 +33,8 @@ _KERAS_RHO: Final = 0.9
 _KERAS_EPS: Final = 1e-7
 _STEPS: Final = "steps"
 _MISSED: Final = "missed"
+_KIND: Final = "optimiser/"
+"""Start of the name of an entry that names the optimiser, such as ``optimiser/adam``; its number has no meaning."""
 _TOGETHER: Final = 1 << 20
 """Bytes of parameters that change together (1 MiB); a larger one changes alone, so that temporaries stay small."""
 
@@ -140,15 +142,19 @@ class Optimiser:
         counted = self._averages if self.training.optimiser == "adam" else ()  # the others' steps do not depend on it
         missed = {f"{names[i]}/{_MISSED}": np.array(self._missed[i]) for i in counted if self._missed.get(i)}
         scale = self.scale.state() if self.scale is not None else {}
-        return {_STEPS: np.array(self._steps), **averages, **missed, **scale}
+        kind = {f"{_KIND}{self.training.optimiser}": np.array(0)}
+        return {_STEPS: np.array(self._steps), **kind, **averages, **missed, **scale}
 
     def load(self, names: Sequence[str], state: Arrays) -> None:
-        """Continue from what ``state`` returned for parameters with the same names.
+        """Continue from what ``state`` returned for parameters with the same names; start anew if another kind did.
 
         Args:
             names: names of the parameters, in their order.
             state: the arrays of ``state``, in the shapes of the parameters.
         """
+        kinds = {name.removeprefix(_KIND) for name in state if name.startswith(_KIND)}
+        if kinds and self.training.optimiser not in kinds:
+            return  # earlier versions stored no kind
         self._steps = int(state[_STEPS])
         if self.scale is not None:
             self.scale.load(state)

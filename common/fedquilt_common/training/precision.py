@@ -233,8 +233,9 @@ class LossScale:
         return {"scale/value": np.array(self.value, np.float32), "scale/finite_steps": np.array(self._finite_steps)}
 
     def load(self, state: Arrays) -> None:
-        """Continue from what ``state`` returned, arrays of shape ()."""
-        self.value, self._finite_steps = float(state["scale/value"]), int(state["scale/finite_steps"])
+        """Continue from what ``state`` returned, arrays of shape (); without them, as after fp32, the scale stays."""
+        if "scale/value" in state:
+            self.value, self._finite_steps = float(state["scale/value"]), int(state["scale/finite_steps"])
 
     def unscale(self, gradients: list[Tensor]) -> list[Tensor] | None:
         """Divide the gradients by the scale, in place, and adapt the scale.

@@ -57,7 +57,16 @@ def test_the_state_names_its_parameters() -> None:
     train(state, None, 4, optimiser="adam", precision="amp")
     assert state.keys() == {
         f"0.0/{entry}"
-        for entry in ("steps", "weight/0", "weight/1", "bias/0", "bias/1", "scale/value", "scale/finite_steps")
+        for entry in (
+            "steps",
+            "optimiser/adam",
+            "weight/0",
+            "weight/1",
+            "bias/0",
+            "bias/1",
+            "scale/value",
+            "scale/finite_steps",
+        )
     }
     assert (int(state["0.0/steps"]), float(state["0.0/scale/value"])) == (4, 32768.0)  # the first scale is too large
 
@@ -76,8 +85,8 @@ def test_each_phase_and_each_training_of_a_task_has_its_own_optimiser() -> None:
 
     first = run_task("train", start)
     assert {name.rsplit("/", 1)[0] for name in kept} == {
-        "train/0.0", "train/0.0/weight", "train/0.0/bias", "train/0.1", "train/0.1/bias", "train/1.0",
-        "train/1.0/weight", "train/1.0/bias",
+        "train/0.0", "train/0.0/optimiser", "train/0.0/weight", "train/0.0/bias", "train/0.1", "train/0.1/optimiser",
+        "train/0.1/bias", "train/1.0", "train/1.0/optimiser", "train/1.0/weight", "train/1.0/bias",
     }  # fmt: skip
     other, third = run_task("other", first), run_task("third", first)  # other tasks have no momentum yet
     assert all(np.array_equal(other[name], third[name]) for name in first)
@@ -89,7 +98,26 @@ def test_parameters_that_were_not_trained_in_between_start_anew() -> None:
     learner = TorchLearner(lambda: nn.Linear(4, 3), Training(lr=0.01, momentum=0.9), Classification(3))
     for names in ({"weight"}, {"bias"}):
         replace(learner, lasting=LastingOptimisers(kept)).train(learner.init(0), ONE, seed=1, only=names)
-    assert kept.keys() == {"0.0/steps", "0.0/bias/0"}
+    assert kept.keys() == {"0.0/steps", "0.0/optimiser/sgd", "0.0/bias/0"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"momentum": 0.9}, {"optimiser": "adam"}),
+        ({"momentum": 0.9}, {"optimiser": "rmsprop"}),
+        ({"optimiser": "rmsprop"}, {"momentum": 0.9}),
+        ({"optimiser": "adam"}, {"momentum": 0.9}),
+        ({"optimiser": "adam"}, {"optimiser": "adam-keras"}),
+        ({}, {"precision": "amp"}),
+    ],
+)
+def test_an_optimiser_takes_no_state_of_another_kind(before: Any, after: Any) -> None:
+    """An algorithm may choose another one from round to round, with ``with_settings``."""
+    kept: dict[str, NDArray[Any]] = {}
+    first = train(kept, None, 3, **before)
+    continued, fresh = train(kept, first, 3, **after), train(None, first, 3, **after)
+    assert all(np.array_equal(continued[name], fresh[name]) for name in fresh)
 
 
 def test_sub_models_cannot_keep_optimisers() -> None:
