@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -101,7 +102,7 @@ def count_operations(module: nn.Module, x: Tensor) -> int:
             layer.register_forward_hook(lambda layer, given, result: normalised.append(4 * result.numel()))
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         module.eval()(x)
-    return counter.get_total_flops() // 2 + sum(normalised)
+    return int(counter.get_total_flops()) // 2 + sum(normalised)
 
 
 @pytest.mark.parametrize("width", [1.0, 0.5])
@@ -118,7 +119,7 @@ def test_operations_are_those_of_the_module(name: str, width: float) -> None:
 @pytest.mark.parametrize("private", [False, True])
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_first_stages_cost_and_take_what_they_do_alone(count: int, private: bool) -> None:
-    deep, alone = (blueprint_for(lambda n=n: attention(n), np.zeros((1, *TOKENS), np.float32)) for n in (3, count))
+    deep, alone = (blueprint_for(partial(attention, n), np.zeros((1, *TOKENS), np.float32)) for n in (3, count))
     cut, whole = parts_in_depth(deep, 0.5)[count - 1], parts_in_depth(alone, 0.5)[-1]
     assert cost_of(deep, cut) == cost_of(alone, whole)
     training = Training(batch=64)
