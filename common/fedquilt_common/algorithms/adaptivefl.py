@@ -240,7 +240,7 @@ def _find_returned(
 ) -> dict[ClientId, int]:
     """Return the members that clients have trained: what they were sent, or one nested in it."""
     return {
-        client: find_member(pool, nested_members(pool, pool[sent[client]].part), reply.arrays)
+        client: find_member(pool, sent[client], reply.arrays)
         for client, reply in sorted(replies.items())
         if len(reply.arrays)
     }

@@ -27,7 +27,7 @@ from fedquilt_common.types import Arrays, ClientId
 
 DISTIL: Final = "distil"
 """Scalar of a task: whether its exits learn from the deepest one."""
-_NAMED: Final = re.compile(r"(?:^|\.)(stages|exits)\.(\d+)\.")
+_NAMED: Final = re.compile(r"(stages|exits)\.(\d+)\.")
 
 
 @dataclass(frozen=True)
@@ -211,13 +211,15 @@ def absent_arrays(anatomy: Anatomy, exits: int) -> frozenset[str]:
     """
     if not anatomy.exits_after:
         return frozenset()  # a model with one classifier
-    last = anatomy.exits_after[exits - 1]
-    return frozenset(
-        name for name in anatomy.arrays if _position(name, "exits") >= exits or _position(name, "stages") > last
-    )  # fmt: skip
+    last = {"stages": anatomy.exits_after[exits - 1], "exits": exits - 1}
+    places = {name: _find_place(anatomy, name) for name in anatomy.arrays}
+    return frozenset(name for name, place in places.items() if place and place[1] > last[place[0]])
 
 
-def _position(name: str, container: str) -> int:
-    """Return the number of the stage or exit that an array belongs to; -1 for none."""
-    match = _NAMED.search(name)
-    return int(match[2]) if match and match[1] == container else -1
+def _find_place(anatomy: Anatomy, name: str) -> tuple[str, int] | None:
+    """Return whether an array belongs to the ``stages`` or the ``exits``, and to which of them; None for any other."""
+    for owner in anatomy.exits_in:
+        prefix = f"{owner}." if owner else ""
+        if name.startswith(prefix) and (match := _NAMED.match(name, len(prefix))):
+            return match[1], int(match[2])
+    return None

@@ -52,6 +52,20 @@ class MultiExit(nn.Module):
         return outputs
 
 
+def find_exits(module: nn.Module) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Find a model's ``MultiExit``.
+
+    Returns:
+        The stage that each of its exits follows, and the names of the ``MultiExit`` in the model: "" for the model
+        itself, several if the model has it as several attributes. Both are empty without one.
+    """
+    named = [(name, part) for name, part in module.named_modules(remove_duplicate=False) if isinstance(part, MultiExit)]
+    if not named:
+        return (), ()
+    first = named[0][1]
+    return first.after, tuple(name for name, part in named if part is first)
+
+
 def with_exits(
     name: str,
     stages: Sequence[nn.Module],

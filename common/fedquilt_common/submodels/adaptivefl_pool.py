@@ -49,7 +49,8 @@ def make_pool(anatomy: Anatomy, levels: Mapping[str, float], starts: Sequence[St
         starts: the p different start layers, in any order.
 
     Raises:
-        SliceError: a width leaves a layer no channel, the model has no layer at a start, or two starts are one layer.
+        SliceError: a width leaves a layer no channel, the model has no layer at a start, two starts are one layer, or
+            two members keep the same channels.
     """
     latest_first = sorted((find_start(anatomy, start) for start in starts), reverse=True) if levels else []
     if len(set(latest_first)) < len(latest_first):
@@ -64,7 +65,41 @@ def make_pool(anatomy: Anatomy, levels: Mapping[str, float], starts: Sequence[St
         for number, start in reversed([*enumerate(latest_first, 1)])
     ]
     ascending = sorted(members, key=lambda member: member.part.entries)
-    return (*ascending, Member(f"{LARGE}1", LARGE, 1.0, None, full_slice(anatomy)))
+    pool = (*ascending, Member(f"{LARGE}1", LARGE, 1.0, None, full_slice(anatomy)))
+    first: dict[tuple[IndexSet, ...], Member] = {}
+    for member in pool:
+        if (twin := first.setdefault(member.part.kept, member)) is not member:
+            raise SliceError(_describe_equal(anatomy, levels, starts, (twin, member)))
+    return pool
+
+
+def _describe_equal(
+    anatomy: Anatomy, levels: Mapping[str, float], starts: Sequence[Start], equal: tuple[Member, Member]
+) -> str:
+    """Return why two members are the same sub-model, and what to change.
+
+    Args:
+        anatomy: of the whole model.
+        levels: as in ``make_pool``.
+        starts: as in ``make_pool``.
+        equal: the two members.
+    """
+    names = " and ".join(member.name for member in equal)
+    if equal[0].level != equal[1].level:
+        return (
+            f"algorithm.levels = {dict(levels)}: {names} are the same sub-model, because the layers that they cut have "
+            "too few channels for both widths; give widths that differ more, or a model with more channels"
+        )
+    earlier, later = sorted(member.start or 0 for member in equal)
+    without = f"layer {earlier} has no channels of its own"
+    if later > earlier + 1:
+        without = f"layers {earlier} to {later - 1} have no channels of their own"
+    layers = {group.depth: group.name for group in reversed(anatomy.groups)}
+    return (
+        f"algorithm.starts = {list(starts)}: {names} are the same sub-model, because {without}; replies would count "
+        f"for the wrong one. Leave out the start {earlier} or {later}, or choose among the layers that have channels: "
+        + ", ".join(f"{depth} ({layers[depth]})" for depth in sorted(layers))
+    )
 
 
 def find_start(anatomy: Anatomy, start: Start, key: str = "algorithm.starts") -> int:
@@ -131,22 +166,22 @@ def nested_members(pool: Sequence[Member], sent: Slice) -> list[int]:
     return sorted(inside, key=lambda place: (-pool[place].part.entries, place))
 
 
-def find_member(pool: Sequence[Member], candidates: Sequence[int], arrays: Arrays) -> int:
+def find_member(pool: Sequence[Member], sent: int, arrays: Arrays) -> int:
     """Find the member that a client trained, by the shapes of its arrays.
 
     Args:
         pool: of ``make_pool``.
-        candidates: positions in the pool, such as those of ``nested_members``.
+        sent: position in the pool of the member that the client received.
         arrays: as the client returned them.
 
     Returns:
-        Position in the pool of the first candidate that has these names and shapes.
+        ``sent`` if that member has these names and shapes, else the position of the largest nested one that has them.
 
     Raises:
-        SliceError: no candidate has them.
+        SliceError: neither has them.
     """
     shapes = {name: tuple(arrays[name].shape) for name in arrays}
-    for place in candidates:
+    for place in (sent, *nested_members(pool, pool[sent].part)):
         if pool[place].part.shapes == shapes:
             return place
     raise SliceError("the returned arrays have the shapes of no sub-model that is nested in the published one")

@@ -200,6 +200,7 @@ class Anatomy:
         kept_whole: why some arrays are not cut, by name.
         statistics: names of the means and variances of static batch norms.
         exits_after: for each exit of a model with several, the stage that it follows.
+        exits_in: names of the module that has the stages and the exits, "" for the model itself.
         start_layers: where the sub-models of AdaptiveFL's pool begin to be cut if the experiment does not set
             it: layers by number or by name. Empty: the model has no published ones.
     """
@@ -209,6 +210,7 @@ class Anatomy:
     kept_whole: Mapping[str, str] = field(default_factory=dict)
     statistics: tuple[str, ...] = ()
     exits_after: tuple[int, ...] = ()
+    exits_in: tuple[str, ...] = ()
     start_layers: tuple[int | str, ...] = ()
 
     @property
@@ -350,11 +352,10 @@ def relative_slice(inner: Slice, outer: Slice) -> Slice:
 
 def anatomy_of_slice(part: Slice) -> Anatomy:
     """Anatomy of a sub-model, as a model of its own."""
-    groups = tuple(replace(g, size=k.count) for g, k in zip(part.anatomy.groups, part.kept, strict=True))
-    whole = part.anatomy.arrays
-    arrays = {name: ArrayAnatomy(shape, whole[name].dtype, whole[name].axes, whole[name].outputs)
-              for name, shape in part.shapes.items()}  # fmt: skip
-    return Anatomy(groups, arrays, part.anatomy.kept_whole, part.anatomy.statistics, part.anatomy.exits_after)
+    whole = part.anatomy
+    groups = tuple(replace(g, size=k.count) for g, k in zip(whole.groups, part.kept, strict=True))
+    arrays = {name: replace(whole.arrays[name], shape=shape) for name, shape in part.shapes.items()}
+    return Anatomy(groups, arrays, whole.kept_whole, whole.statistics, whole.exits_after, whole.exits_in)
 
 
 def _expand(kept: IndexSet | None, inner: int) -> Indices:

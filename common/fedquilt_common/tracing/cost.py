@@ -41,7 +41,28 @@ class Cost:
 def cost_of(blueprint: Blueprint, part: Slice) -> Cost:
     """Cost of the sub-model ``part``."""
     params = sum(math.prod(part.shapes[name]) for name in blueprint.parameters if name in part.shapes)
-    return Cost(params, sum(_operations(blueprint, step, part) for step in blueprint.steps))
+    present = [blueprint.steps[place] for place in list_present(blueprint, part)]
+    return Cost(params, sum(_operations(blueprint, step, part) for step in present))
+
+
+def list_present(blueprint: Blueprint, part: Slice) -> list[int]:
+    """List the positions of the steps that the sub-model runs.
+
+    If it is cut in depth, it lacks the steps of later stages and exits: those that take an array or a result that it
+    lacks. It also lacks a step without arrays if only such steps take the result, such as the first norm of a stage.
+    """
+    places = range(len(blueprint.steps))
+    lacking: set[int] = set()
+    takers: dict[int, list[int]] = {}
+    for place, step in enumerate(blueprint.steps):
+        if not (part.absent.isdisjoint(step.arrays) and lacking.isdisjoint(step.inputs)):
+            lacking.add(place)
+        for given in step.inputs:
+            takers.setdefault(given, []).append(place)
+    for place in reversed(places):
+        if place in takers and not blueprint.steps[place].arrays and lacking.issuperset(takers[place]):
+            lacking.add(place)
+    return [place for place in places if place not in lacking]
 
 
 def numbers(step: Step, part: Slice, batch: int = 1) -> int:

@@ -23,6 +23,7 @@ from fedquilt_common.tracing.cost import (
     RECURRENT,
     TRANSPOSED,
     inner_width,
+    list_present,
     numbers,
     tensors_of,
     weight_shape,
@@ -178,10 +179,7 @@ class _TrainingWalk:
     @cached_property
     def places(self) -> list[int]:
         """Positions of the sub-model's steps, some of which it may lack if it is cut in depth."""
-        return [
-            place for place, step in enumerate(self.blueprint.steps)
-            if not step.arrays or any(name in self.part.shapes for name in step.arrays)
-        ]  # fmt: skip
+        return list_present(self.blueprint, self.part)
 
     @cached_property
     def gradient_numbers(self) -> list[int]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 
 from fedquilt_common.errors import UncuttableModelError
-from fedquilt_common.models.exits import MultiExit
+from fedquilt_common.models.exits import find_exits
 from fedquilt_common.models.static_norm import list_statistics
 from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Axis, Group, Segment
 from fedquilt_common.tracing.building import build_on_meta
@@ -265,7 +265,7 @@ def _make_blueprint(modes: Mapping[bool, _Mode], module: nn.Module) -> Blueprint
     attributes = {key: dims for each in modes.values() for key, dims in each.walk.attributes.items()}
     anatomy = Anatomy(
         _name_groups(groups, _channel_units(module)), arrays, _kept_whole(state, known, arrays),
-        list_statistics(module), _exits(module), tuple(getattr(module, "start_layers", ())),
+        list_statistics(module), *find_exits(module), tuple(getattr(module, "start_layers", ())),
     )  # fmt: skip
     return Blueprint(
         anatomy,
@@ -312,10 +312,6 @@ def _is_cut(dims: Dimension | tuple[Dimension, ...]) -> bool:
     return dims is REST or not is_whole(
         tuple(piece for dim in dims for piece in (dim if isinstance(dim, tuple) else (dim,)))
     )
-
-
-def _exits(module: nn.Module) -> tuple[int, ...]:
-    return next((part.after for part in module.modules() if isinstance(part, MultiExit)), ())
 
 
 def _groups(tensors: list[tuple[Dimension, ...]]) -> list[Channels]:

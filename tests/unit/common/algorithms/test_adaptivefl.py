@@ -14,7 +14,7 @@ from fedquilt_common.algorithms.adaptivefl import AdaptiveFL, Tables
 from fedquilt_common.algorithms.decoupled import Decoupled
 from fedquilt_common.errors import ExperimentError, SliceError
 from fedquilt_common.learning_tasks import Classification
-from fedquilt_common.submodels.adaptivefl_pool import make_pool
+from fedquilt_common.submodels.adaptivefl_pool import find_member, make_pool
 from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Group, Segment, cut
 from fedquilt_common.types import Arrays, Profile
 from fedquilt_server.lab.context import RoundContext
@@ -156,6 +156,33 @@ def test_the_pool_ascends_whatever_the_order_of_the_starts(starts: Any) -> None:
 def test_starts_that_the_model_does_not_have_are_refused_before_the_run(starts: Any, reason: str) -> None:
     with pytest.raises(SliceError, match=reason):
         AdaptiveFL(starts=starts).init(model(), ctx())
+
+
+GAPS = replace(NET, groups=tuple(Group(f"fc{depth}", 10, depth) for depth in (0, 1, 4)))
+"""The layers 2 and 3 have the channels of others, as the last convolution of a residual block has."""
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        (
+            {"starts": (4, 3)},
+            r"starts = \[4, 3\]: S2 and S1 .* layer 3 has no channels of its own; .* Leave out the start 3 or 4, or "
+            r"choose .*: 0 \(fc0\), 1 \(fc1\), 4 \(fc4\)$",
+        ),
+        ({"starts": (1, 2, "fc4")}, r"starts = \[1, 2, 'fc4'\]: S2 and S1 .* layers 2 to 3 have no channels of their"),
+        ({"starts": (1,), "levels": {"M": 0.69, "S": 0.61}}, r"levels = .*0.61\}: S1 and M1 .* differ more"),
+    ],
+)
+def test_members_that_keep_the_same_channels_are_refused(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(SliceError, match=f"^algorithm.{reason}"):
+        AdaptiveFL(**fields).pool(GAPS)
+
+
+def test_of_members_that_keep_the_same_channels_the_client_trained_the_one_that_it_was_sent() -> None:
+    pool = (POOL[0], replace(POOL[0], name="twin"), *POOL[1:])
+    arrays = {name: np.zeros(shape, np.float32) for name, shape in POOL[0].part.shapes.items()}
+    assert [find_member(pool, sent, arrays) for sent in (0, 1)] == [0, 1]
 
 
 def tables(selection: Any) -> Tables:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.nn import functional
 
 from fedquilt_common.algorithm_api import Reply, Task
@@ -16,12 +17,16 @@ from fedquilt_common.algorithms.families.levels import evaluate_levels
 from fedquilt_common.algorithms.federated_dropout import FederatedDropout
 from fedquilt_common.algorithms.fedrolex import FedRolex
 from fedquilt_common.algorithms.heterofl import HeteroFL
-from fedquilt_common.algorithms.scalefl import ScaleFL
+from fedquilt_common.algorithms.scalefl import ScaleFL, absent_arrays
 from fedquilt_common.errors import SliceError, UncuttableModelError
 from fedquilt_common.learning_tasks import Classification
 from fedquilt_common.learning_tasks.next_word import NextWord
+from fedquilt_common.models.exits import MultiExit
 from fedquilt_common.submodels.selection import prefix, window
-from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Group, Segment
+from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Group, Segment, anatomy_of_slice
+from fedquilt_common.tracing.dry_run import check_cut
+from fedquilt_common.tracing.resize import cut_module
+from fedquilt_common.tracing.trace import blueprint_for
 from fedquilt_common.types import Profile
 from fedquilt_server.lab.context import RoundContext
 
@@ -93,6 +98,35 @@ def test_scalefls_strongest_boards_train_all_exits(exits: int, reason: str) -> N
     algorithm = ScaleFL(exits={"strong": exits, "medium": 1, "weak": 1})
     with pytest.raises(SliceError, match=reason):
         algorithm.part(replace(NET, exits_after=(1, 2)), "strong")
+
+
+class Staged(nn.Module):
+    """A backbone that has ``stages`` of its own, before the stages of a ``MultiExit`` that two attributes name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.ReLU()) for _ in range(3))
+        self.tail = MultiExit([nn.Linear(6, 8), nn.Linear(8, 8)], [nn.Linear(8, 4), nn.Linear(8, 4)], after=[0, 1])
+        self.same = self.tail
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        for stage in self.stages:
+            x = stage(x)
+        return cast(list[Tensor], self.tail(x))
+
+
+def test_scalefl_cuts_the_stages_of_the_exits_and_no_others() -> None:
+    samples = np.zeros((2, 6), np.float32)
+    blueprint = blueprint_for(Staged, samples)
+    algorithm = ScaleFL(widths={"strong": 1.0, "weak": 0.5}, exits={"strong": 2, "weak": 1})
+    strong, weak = (algorithm.part(blueprint.anatomy, kind) for kind in algorithm.widths)
+    owners = {f"{place}.{module}.1" for place in ("tail", "same") for module in ("stages", "exits")}
+    assert {name.rpartition(".")[0] for name in weak.absent} == owners
+    assert not strong.absent
+    for part in (strong, weak):
+        check_cut(Staged, blueprint, samples, part)
+        assert set(cut_module(Staged, blueprint, part).state_dict()) == set(part.shapes)
+    assert absent_arrays(anatomy_of_slice(strong), 1) == weak.absent
 
 
 @pytest.mark.parametrize("method", ["paper", "code"])

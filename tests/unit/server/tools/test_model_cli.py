@@ -145,6 +145,15 @@ def test_start_layers_have_numbers_or_names(tmp_path: Path) -> None:
     assert "(layers [2, 2], counted from 0): some are the same layer" in repeated["pool_error"]
 
 
+def test_starts_whose_sub_models_are_the_same_have_no_pool() -> None:
+    """Layer 2 of this network is the second convolution of a residual block."""
+    small = ("resnet18", "--set", "width=0.25", "--input", "3x8x8", "--widths", "1", "--starts")
+    refused, pool = inspect(*small, "3,2"), inspect(*small, "3,1")
+    assert refused["pool"] == []
+    assert "layer 2 has no channels of its own" in refused["pool_error"]
+    assert len(pool["pool"]) == 5
+
+
 @pytest.mark.parametrize(
     ("name", "problem", "heads"),
     [
