@@ -39,7 +39,7 @@ def cut_in_place(module: nn.Module, blueprint: Blueprint, part: Slice, device: s
         elif isinstance(child, MultiExit):
             child.cut(_count_exits(name, child, part))
     if blueprint.passes:
-        _rewrite_forward(module, blueprint, part, device)
+        run_graphs(module, blueprint, part, device)
     return module
 
 
@@ -104,7 +104,7 @@ def _count_exits(name: str, module: MultiExit, part: Slice) -> int:
     return 1 + max(present, default=0)
 
 
-def _rewrite_forward(module: nn.Module, blueprint: Blueprint, part: Slice, device: str) -> None:
+def run_graphs(module: nn.Module, blueprint: Blueprint, part: Slice, device: str) -> None:
     """Make the module run its traced graphs, with the sizes of the sub-model where code contains the whole model's."""
     for traced in blueprint.passes.values():
         for name, constant in traced.constants.items():

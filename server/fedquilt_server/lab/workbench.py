@@ -211,6 +211,7 @@ class Workbench(ExperimentTools):
         if self.uses_sub_models:
             self.check_sub_models()
             self._check_smallest()
+            self._check_graph()
         self._check_levels()
         self._check_budgets()
 
@@ -221,6 +222,12 @@ class Workbench(ExperimentTools):
         for part in parts_to_try(self.algorithm(), self.anatomy):
             if not part.is_full:
                 check_cut(self._usual_builder, self.blueprint, self.dataset.train.x, part)
+
+    def _check_graph(self) -> None:
+        """Check that the traced graph computes what the model's own code does, if sub-models run it."""
+        from fedquilt_common.tracing.graph_check import check_graph
+
+        check_graph(self._usual_builder, self.blueprint, self.dataset.train.x)
 
     def _check_own_models(self) -> None:
         if not declaration_of(self.algorithm()).any_models:

@@ -26,6 +26,7 @@ from fedquilt_common.submodels.wholeness import describe_whole, whole_share
 from fedquilt_common.tracing.building import build_on_meta
 from fedquilt_common.tracing.cost import cost_of
 from fedquilt_common.tracing.dry_run import check_cut
+from fedquilt_common.tracing.graph_check import check_graph
 from fedquilt_common.tracing.heads import list_heads
 from fedquilt_common.tracing.memory_estimate import memory_to_train
 from fedquilt_common.tracing.outputs import check_outputs, warn_about_outputs
@@ -105,6 +106,7 @@ class InspectOptions:
         if not cut and not self.output_problem and self.blueprint.anatomy.groups:
             parts = [None, prefix(self.blueprint.anatomy, narrowest, "floor")]
             cut = _read_error(lambda: [check_cut(self._build, self.blueprint, self._samples, part) for part in parts])
+            cut = cut or _read_error(lambda: check_graph(self._build, self.blueprint, self._samples))
         return [text for text in (self.output_problem, cut and f"{_SUB_MODELS_REFUSED}: {cut}") if text]
 
     @property

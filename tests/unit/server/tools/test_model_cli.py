@@ -119,6 +119,13 @@ class Named(Fixed):
     def forward(self, x):
         x = self.head(self.base(x.flatten(1)))
         return Out(x, x + 1)
+class Frozen(Fixed):
+    def forward(self, x):
+        with torch.no_grad():
+            x = self.base(x.flatten(1))
+        return self.head(x.view(-1, 16))
+def frozen(input_shape, classes):
+    return Frozen()
 def fixed(input_shape, classes):
     return Fixed()
 def extra(input_shape, classes):
@@ -161,6 +168,11 @@ def test_starts_whose_sub_models_are_the_same_have_no_pool() -> None:
         (
             "fixed",
             "algorithms with sub-models refuse this model: the model cannot be cut: its sub-model with 8 of 16",
+            1,
+        ),
+        (
+            "frozen",
+            "algorithms with sub-models refuse this model: the model cannot be cut: forward contains or compares sizes",
             1,
         ),
         ("extra", "model.name = lab:extra: the model returns 2 outputs of shape (10), (10) in training, but 1", 0),
