@@ -77,6 +77,11 @@ def choosing(s: Any, x: Tensor) -> Any:
     return s.head(torch.cat([s.rows(x.argmax(1)), y.prod(1, keepdim=True)], 1))
 
 
+def choosing_two(s: Any, x: Tensor) -> Any:
+    x = s.a(x)
+    return s.head(s.rows(x.max(1)[1]) + s.rows(torch.min(x, 1).indices) + s.b(x))
+
+
 def channel_by_channel(s: Any, x: Tensor) -> Any:
     return s.head(s.body(s.b(torch.relu(s.a(x))).flatten(2))[0].mean(1))
 
@@ -258,6 +263,8 @@ MASKED: dict[str, tuple[Build, tuple[int, ...]]] = {
         head=linear(7, 5)), IMAGE),
     "places and products of channels": (module(
         choosing, a=conv(3, 8, 3), rows=lambda: nn.Embedding(8, 6), b=linear(8, 7), head=linear(7, 5)), IMAGE),
+    "places of the largest and the smallest": (module(
+        choosing_two, a=linear(6, 8), rows=lambda: nn.Embedding(8, 7), b=linear(8, 7), head=linear(7, 5)), (6,)),
     "channels as steps": (module(
         channel_by_channel, a=conv(3, 8, 1), b=conv(8, 6, 1), body=lambda: nn.GRU(36, 5, batch_first=True),
         head=linear(5, 5)), IMAGE),

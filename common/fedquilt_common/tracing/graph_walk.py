@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,9 @@ _RESHAPING: dict[type[nn.Module], Rule] = {
     nn.Flatten: reshape, nn.Unflatten: reshape, nn.Upsample: pool, nn.UpsamplingNearest2d: pool,
     nn.PixelShuffle: pixel_shuffle, nn.PixelUnshuffle: pixel_unshuffle, nn.ChannelShuffle: channel_shuffle,
 }  # fmt: skip
+
+_TAKES_APART = (operator.getitem, getattr)
+"""Functions that take one item of a tuple and leave the others."""
 
 _NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
 """From names that torch's functions take for numpy's sake to their own."""
@@ -49,7 +53,9 @@ def run_graph(
         if node.op == "placeholder":
             values[node] = _trace_input(walk, node, values, first, shape, dtype)
         elif node.op == "output":
-            return _flatten(fx.node.map_arg(node.args[0], values.__getitem__))
+            outputs = _flatten(fx.node.map_arg(node.args[0], values.__getitem__))
+            walk.keep_chosen_whole(outputs)
+            return outputs
         else:
             values[node] = _trace_step(walk, module, node, values)
     return []
@@ -78,6 +84,8 @@ def _trace_step(walk: Walk, module: nn.Module, node: fx.Node, values: dict[fx.No
         return _trace_attribute(walk, module, str(node.target))
     walk.owner_name, walk.is_layer = _owning_module(node), node.op == "call_module"
     walk.args, walk.kwargs = tuple(args), kwargs
+    if not (args and isinstance(args[0], tuple) and node.target in _TAKES_APART):
+        walk.keep_chosen_whole([args, dict(kwargs)])
     called, rule = _find_rule(walk, module, node)
     found = _execute(walk, called, to_tensors(args), to_tensors(kwargs))
     result = _apply(rule, walk, called, tuple(args), kwargs, found)

@@ -187,12 +187,15 @@ def reduce(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Any) -> 
     named, _ = find_argument(args, kwargs, 2 if name == "norm" else 1, "dim")
     reduced = range(len(x.shape)) if named is None else [named] if isinstance(named, int) else named
     places = {place % len(x.shape) for place in reduced}
-    if name in ("argmax", "prod"):  # other channels have other numbers, and a missing one is no factor of 0
-        walk.keep_whole([x.dims[place] for place in places])
-    first = result if isinstance(result, Tensor) else result[0]
-    kept = first.dim() == len(x.shape)
+    over = [x.dims[place] for place in places]
+    if name in ("argmax", "argmin", "prod"):  # other channels have other numbers, and a missing one is no factor of 0
+        walk.keep_whole(over)
+    results = [result] if isinstance(result, Tensor) else list(result)
+    kept = results[0].dim() == len(x.shape)
     dims = tuple(whole(1) if p in places else d for p, d in enumerate(x.dims) if kept or p not in places)
-    return Traced(result, dims) if isinstance(result, Tensor) else like(result, [Traced(r, dims) for r in result])
+    made = [Traced(one, dims) for one in results]
+    walk.chosen |= dict.fromkeys(made[1:], (over, walk.why))  # by max and min
+    return like(result, made) if made[1:] else made[0]
 
 
 def matmul(walk: Walk, called: Any, args: Args, kwargs: Kwargs, result: Tensor) -> Traced:
@@ -372,7 +375,8 @@ _RULES: list[tuple[Rule, tuple[str, ...]]] = [
     (layer_norm, ("layer_norm",)),
     (convolution, ("conv1d", "conv2d", "conv3d")),
     (ignore, ("_assert",)),
-    (reduce, ("mean", "sum", "amax", "amin", "max", "min", "std", "var", "norm", "logsumexp", "prod", "argmax")),
+    (reduce, ("mean", "sum", "amax", "amin", "max", "min", "std", "var", "norm", "logsumexp", "prod", "argmax",
+              "argmin")),
     (matmul, ("matmul", "bmm", "mm", "__matmul__")),
     (scaled_dot_product, ("scaled_dot_product_attention",)),
     (pool, ("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d",
@@ -383,8 +387,7 @@ _RULES: list[tuple[Rule, tuple[str, ...]]] = [
     (shape_of, ("size", "dim", "numel", "len")),
     (linear, ("linear",)),
     (create, ("arange", "zeros", "ones", "full", "tensor", "tril", "triu", "eye",
-              "linspace", "empty", "rand", "randn", "new_empty", "new_zeros",
-              "new_ones", "new_full", "new_tensor")),
+              "linspace", "empty", "rand", "randn", "new_empty", "new_zeros", "new_ones", "new_full", "new_tensor")),
 ]  # fmt: skip
 METHODS: dict[str, Rule] = {name: rule for rule, names in _RULES for name in names}
 FUNCTIONS: dict[Callable[..., Any], Rule] = {

@@ -103,6 +103,8 @@ class Walk:
         followed: rewrites of sizes that are an attribute of the module too, so that its own code has the cut ones.
         operations: of the forward pass so far.
         made_by: from a ``Traced`` to the position of the operation that made it.
+        chosen: from a ``Traced`` of numbers of entries, such as the largest ones, to the dimensions that they count,
+            and why those stay whole if an operation takes the numbers.
     """
 
     module: nn.Module
@@ -119,6 +121,7 @@ class Walk:
     followed: set[tuple[str, Path]] = field(default_factory=set)
     operations: list[Operation] = field(default_factory=list)
     made_by: dict[Traced, int] = field(default_factory=dict)
+    chosen: dict[Traced, tuple[Sequence[Dimension], str]] = field(default_factory=dict)
 
     def note(self, kind: str, arguments: Any, result: Any) -> None:
         """Record an operation to which a rule has been applied."""
@@ -209,6 +212,11 @@ class Walk:
         for mask in traced_in(given):
             if mask not in inputs:
                 self.keep_whole(mask.dims, f"'{self.where}' takes it as a mask")
+
+    def keep_chosen_whole(self, given: Any) -> None:
+        """Mark the dimensions as never cut whose entries the arguments number: a sub-model has other numbers."""
+        for numbers in traced_in(given):
+            self.keep_whole(*self.chosen.get(numbers, ((), "")))
 
     def refuse(self, what: str) -> UncuttableModelError:
         """Make the error for an operation that no rule covers."""

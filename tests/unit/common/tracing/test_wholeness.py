@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tests.support import lookalike_transformers
+from tests.support.user_modules import Build, linear, module
 from torch import Tensor, nn
 
 from fedquilt_common.errors import UncuttableModelError
@@ -96,6 +99,49 @@ def test_rows_that_are_looked_up_are_the_only_ones_that_stay() -> None:
     tied = blueprint_for(lambda: nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 5)),
                          np.zeros((1, 3), np.int64)).anatomy  # fmt: skip
     assert describe_whole(tied) == {"0.weight": "cut only in dimension 1: '0' looks its rows up by number"}
+
+
+Numbers = Callable[[Tensor], Any]
+
+
+def numbered(choose: Numbers) -> Build:
+    """Look rows up by what ``choose`` returns of eight channels."""
+    return module(
+        lambda s, x: s.head(s.rows(choose(s.a(x)))), a=linear(6, 8), rows=lambda: nn.Embedding(8, 4), head=linear(4, 5)
+    )
+
+
+def second_of_min(x: Tensor) -> Any:
+    _, numbers = torch.min(x, 1)
+    return numbers
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda x: x.max(1)[1], lambda x: x.min(dim=-1).indices, lambda x: torch.max(input=x, dim=1)[1] * 1,
+        second_of_min, lambda x: x.argmin(1),
+    ],
+)  # fmt: skip
+def test_channels_whose_numbers_are_used_stay_whole(choose: Numbers) -> None:
+    found = anatomy(numbered(choose), (6,))
+    assert [group.name for group in found.groups] == ["rows"]
+    assert re.match("not cut: '(max|min|argmin)(_1)?' cannot be cut there", describe_whole(found)["a.weight"])
+
+
+def test_channels_whose_numbers_are_an_output_stay_whole() -> None:
+    found = anatomy(module(lambda s, x: s.b(s.a(x)).max(1), a=linear(6, 8), b=linear(8, 7)), (6,))
+    assert [group.name for group in found.groups] == ["a"]
+
+
+def largest(s: Any, x: Tensor) -> Any:
+    value, _ = s.a(x).max(1, keepdim=True)
+    return s.head(value * s.b(x).min(1, keepdim=True).values)
+
+
+def test_channels_of_which_only_the_largest_value_is_used_are_cut() -> None:
+    found = anatomy(module(largest, a=linear(6, 8), b=linear(6, 7), head=linear(1, 5)), (6,))
+    assert [group.name for group in found.groups] == ["a", "b"]
 
 
 class Plain(nn.Module):
