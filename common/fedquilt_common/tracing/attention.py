@@ -12,11 +12,16 @@ class CutAttention(nn.Module):
 
     ``in_proj_weight`` has shape (3 * heads * d, embedding), ``out_proj.weight`` (embedding out, heads * d). Scores are
     scaled by 1 / sqrt(d) with the d of the sub-model, as in the published code of HeteroFL and FedRolex.
+
+    Args:
+        attention: its ``embed_dim`` and ``head_dim`` are those of the sub-model already: the embedding and d.
     """
 
     def __init__(self, attention: nn.MultiheadAttention) -> None:
         super().__init__()
+        self.embed_dim = attention.embed_dim
         self.num_heads = attention.num_heads
+        self.head_dim = attention.head_dim
         self.batch_first = attention.batch_first
         self.dropout = attention.dropout
         self.in_proj_weight = attention.in_proj_weight

@@ -212,7 +212,9 @@ def multihead_attention(walk: Walk, module: Any, args: Any, kwargs: Mapping[str,
     inputs = (*args[:3], *(kwargs[name] for name in ("query", "key", "value") if name in kwargs))
     walk.next_layer()
     rows, columns = own_dimensions(walk, module, "in_proj_weight")
-    within = dimension(module.head_dim, walk.where, walk.depth) * module.num_heads
+    head = dimension(module.head_dim, walk.where, walk.depth)
+    _follow(walk, embed_dim=columns, head_dim=head)
+    within = head * module.num_heads
     for x in inputs:
         walk.unite(x.dims[-1], columns)
         walk.keep_whole(x.dims[:-1])

@@ -12,13 +12,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.support.cut_models import ALL, MASKED, WORDS
+from tests.support.cut_models import ALL, MASKED, SERIES, WORDS
 from tests.support.lookalike_transformers import TiedEncoder
+from tests.support.user_modules import linear, module
 from torch import Tensor, nn
 
+from fedquilt_common.submodels.selection import prefix
 from fedquilt_common.submodels.selectors import mesh
 from fedquilt_common.submodels.slices import Anatomy, IndexSet, Slice, cut, full_slice
 from fedquilt_common.tracing.dry_run import check_cut
+from fedquilt_common.tracing.graph_check import check_graph
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import Blueprint, blueprint_for
 
@@ -159,3 +162,29 @@ def test_tied_weights_stay_one_tensor() -> None:
     small: Any = cut_module(TiedEncoder, plan, part)
     assert small.decoder.weight is small.embedding.weight
     assert tuple(small.attention.in_proj_weight.shape) == (3 * 4 * 2, 3)
+
+
+def attending(s: Any, x: Tensor) -> Any:
+    x = s.a(x) / s.attention.embed_dim
+    return s.head(s.attention(x * s.attention.head_dim**-0.5, x, x)[0].mean(1))
+
+
+def attending_if_large(s: Any, x: Tensor) -> Any:
+    x = s.a(x)
+    if s.attention.embed_dim > 10 and s.attention.head_dim == 4:
+        x = x + s.attention(x, x, x)[0]
+    return s.head(x.mean(1))
+
+
+@pytest.mark.parametrize(("forward", "runs_graph"), [(attending, False), (attending_if_large, True)])
+def test_forward_may_read_the_sizes_of_attention(forward: Any, runs_graph: bool) -> None:
+    build = module(forward, a=linear(6, 12), attention=lambda: nn.MultiheadAttention(12, 3, batch_first=True),
+                   head=linear(12, 5))  # fmt: skip
+    x = samples(SERIES).numpy()
+    plan = blueprint_for(build, x)
+    assert bool(plan.passes) == runs_graph
+    check_cut(build, plan, x)
+    check_graph(build, plan, x)
+    small: Any = cut_module(build, plan, prefix(plan.anatomy, 0.5, "floor"))
+    assert (small.attention.embed_dim, small.attention.head_dim) == (6, 2)
+    assert tuple(small.attention.in_proj_weight.shape) == (3 * 3 * 2, 6)
