@@ -8,6 +8,7 @@ import inspect
 import linecache
 import operator
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -131,7 +132,7 @@ def trace_pass(module: nn.Module) -> tuple[fx.Graph, str]:
             before = read_generators()
             graph, reads = _trace(module)
             draws = read_generators() != before
-            return graph, DRAWS if draws else reads
+            return graph, DRAWS if draws else reads or _find_backward_hook(module)
     except UncuttableModelError:
         raise
     except Exception as error:  # a user's forward can raise anything when it is traced
@@ -140,6 +141,14 @@ def trace_pass(module: nn.Module) -> tuple[fx.Graph, str]:
             f"the model cannot be cut: '{place}' cannot be traced{line}: {type(error).__name__}: {error}; "
             f"{_advise(module, place)}, or choose an algorithm that sends whole models"
         ) from error
+
+
+def _find_backward_hook(module: nn.Module) -> str:
+    """Return which backward hook the graph misses, that of a block whose layers it calls; empty if there is none."""
+    tracer, parts = ModelTracer(), dict(module.named_modules())
+    hooked = [name for name, part in parts.items() if part._backward_hooks or part._backward_pre_hooks]
+    missed = [name for name in hooked if name and not tracer.is_leaf_module(parts[name], name)]
+    return f"runs the backward hook of '{missed[0]}'" if missed else ""
 
 
 def _trace(module: nn.Module) -> tuple[fx.Graph, str]:
@@ -161,7 +170,8 @@ def _trace(module: nn.Module) -> tuple[fx.Graph, str]:
 
 
 def _trace_with(module: nn.Module, *, buffers: bool) -> fx.Graph:
-    with _refuse_assigned_buffers(module):
+    with _refuse_assigned_buffers(module), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "For backward hooks to be called")  # a symbol of a tensor calls none
         return ModelTracer(buffers=buffers).trace(module)
 
 

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.support.cut_models import ALL, MASKED, WORDS
 from tests.support.lookalike_transformers import TiedEncoder
+from tests.support.user_modules import linear, module
 from torch import Tensor, nn
 
+from fedquilt_common.submodels.selection import prefix
 from fedquilt_common.submodels.selectors import mesh
 from fedquilt_common.submodels.slices import Anatomy, IndexSet, Slice, cut, full_slice
 from fedquilt_common.tracing.dry_run import check_cut
@@ -159,3 +161,24 @@ def test_tied_weights_stay_one_tensor() -> None:
     small: Any = cut_module(TiedEncoder, plan, part)
     assert small.decoder.weight is small.embedding.weight
     assert tuple(small.attention.in_proj_weight.shape) == (3 * 4 * 2, 3)
+
+
+def test_attention_keeps_its_hooks() -> None:
+    seen: list[str] = []
+
+    def hooked() -> nn.Module:
+        attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        attention.register_forward_hook(lambda *given: seen.append("forward"))
+        attention.register_full_backward_hook(lambda *given: seen.append("backward"))
+        return attention
+
+    def forward(s: Any, x: Tensor) -> Any:
+        x = s.a(x)
+        return s.head(s.attention(x, x, x)[0].mean(1))
+
+    build = module(forward, a=linear(6, 8), attention=hooked, head=linear(8, 5))
+    plan = blueprint_for(build, samples((7, 6)).numpy())
+    small = cut_module(build, plan, prefix(plan.anatomy, 0.5, "floor"))
+    seen.clear()
+    small(samples((7, 6))).sum().backward()
+    assert seen == ["forward", "backward"]
