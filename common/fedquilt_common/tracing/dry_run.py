@@ -12,6 +12,7 @@ from torch import nn
 from fedquilt_common.errors import FedquiltError, UncuttableModelError
 from fedquilt_common.submodels.selection import prefix
 from fedquilt_common.submodels.slices import Slice
+from fedquilt_common.tracing.branches import check_branches
 from fedquilt_common.tracing.outputs import SAMPLES, example_batch, refuse_exits
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import Blueprint
@@ -23,7 +24,7 @@ _SAMPLES: Final = SAMPLES + 1
 
 @refuse_exits()
 def check_cut(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray[Any], part: Slice | None = None) -> None:
-    """Run a sub-model on three samples, in training and in evaluation.
+    """Run a sub-model on three samples, in training and in evaluation, and compare its steps with the whole model's.
 
     Args:
         build: makes the model.
@@ -32,7 +33,8 @@ def check_cut(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray[A
         part: the sub-model; None: the first half of each group's channels.
 
     Raises:
-        UncuttableModelError: it does not run, as when ``forward`` checks for the whole model's sizes.
+        UncuttableModelError: it does not run, as when ``forward`` checks for the whole model's sizes, or takes another
+            branch.
         ExperimentError: its forward calls ``sys.exit``.
     """
     part = part or prefix(blueprint.anatomy, _HALF, "floor")
@@ -53,6 +55,7 @@ def check_cut(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray[A
                 f"{type(error).__name__}{place}: {error}; forward must not contain sizes of the whole model, other "
                 "than in views; take them from its tensors' shapes, or choose an algorithm that sends whole models"
             ) from error
+    check_branches(build, blueprint, part)
 
 
 def _note_entered(module: nn.Module, entered: list[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from fedquilt_common.errors import FedquiltError
+from fedquilt_common.errors import FedquiltError, UncuttableModelError
 from fedquilt_common.tracing.channels import whole
 from fedquilt_common.tracing.layer_kinds import layer_kind
 from fedquilt_common.tracing.layers import LAYERS
@@ -30,6 +30,21 @@ _TAKES_APART = (operator.getitem, getattr)
 
 _NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
 """From names that torch's functions take for numpy's sake to their own."""
+
+
+def check_gradient_hooks(module: nn.Module) -> None:
+    """Refuse a module with parameters that have gradient hooks: sub-models have parameters of their own.
+
+    Raises:
+        UncuttableModelError: a parameter has one.
+    """
+    for name, parameter in module.named_parameters():
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise UncuttableModelError(
+                f"the model cannot be cut: '{name}' has a gradient hook, as by register_hook(), which sub-models would "
+                "train without; freeze a parameter with requires_grad_(False), multiply it by a mask in forward, or "
+                "choose an algorithm that sends whole models"
+            )
 
 
 def run_graph(

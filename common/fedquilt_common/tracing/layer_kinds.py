@@ -6,8 +6,10 @@ from typing import Final
 
 from torch import nn
 
-OURS: Final = ("fedquilt_common.models.attention", "fedquilt_common.models.static_norm")
-"""Modules with layers of ours that have rules."""
+OURS: Final = (
+    "fedquilt_common.models.attention", "fedquilt_common.models.static_norm", "fedquilt_common.tracing.attention",
+)  # fmt: skip
+"""Modules with layers of ours that have rules, or that stand for a layer of torch that has one."""
 _KNOWN: Final = ("torch.nn.", "torch.ao.nn.", *OURS)
 _PACKAGES: Final = ("torch.", "fedquilt_common.")
 _CHANGES_NOTHING: Final = frozenset({

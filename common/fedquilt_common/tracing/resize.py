@@ -92,6 +92,8 @@ def _cut_attribute(module: nn.Module, name: str, attribute: str, axes: Axis | tu
 
 
 def _replace_module(module: nn.Module, name: str, new: nn.Module) -> None:
+    """Put a module in the place of another one, with its hooks."""
+    vars(new).update({key: value for key, value in vars(module.get_submodule(name)).items() if "_hook" in key})
     owner, _, leaf = name.rpartition(".")
     setattr(module.get_submodule(owner), leaf, new)
 

@@ -7,6 +7,8 @@ import functools
 import inspect
 import linecache
 import operator
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +21,14 @@ from fedquilt_common.tracing.generators import read_generators, use_seed
 from fedquilt_common.tracing.layer_kinds import OURS, layer_kind
 from fedquilt_common.tracing.outputs import refuse_exits
 
+DRAWS: Final = "draws random numbers of its own, as with torch.rand(1)"
+PLACE: Final = "fedquilt_place"
+"""Key of a node's ``meta``: the calls, from the innermost one, that recorded it, as (file, first line of the function,
+instruction, line)."""
 _FACTORIES: Final = ("arange", "empty", "full", "linspace", "ones", "rand", "randn", "zeros")
+
+
+Call = tuple[str, int, int, int]
 
 
 class ModelTracer(fx.Tracer):
@@ -46,6 +55,21 @@ class ModelTracer(fx.Tracer):
         if inputs and inputs[0].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and all(map(_is_optional, inputs[1:])):
             return root_fn, [self.root, self.create_proxy("placeholder", inputs[0].name, (), {})]
         return super().create_args_for_root(root_fn, is_module, concrete_args)
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        """Note where forward records the node, too."""
+        node = super().create_node(*args, **kwargs)
+        node.meta[PLACE] = _list_calls()
+        return node
+
+
+def _list_calls() -> tuple[Call, ...]:
+    """Return the present calls up to the tracer's, the innermost first."""
+    calls, frame = list[Call](), sys._getframe(2)
+    while frame is not None and frame.f_code is not fx.Tracer.trace.__code__:
+        calls.append((frame.f_code.co_filename, frame.f_code.co_firstlineno, frame.f_lasti, frame.f_lineno))
+        frame = frame.f_back  # type: ignore[assignment]
+    return tuple(calls)
 
 
 def _is_optional(parameter: inspect.Parameter) -> bool:
@@ -108,7 +132,7 @@ def trace_pass(module: nn.Module) -> tuple[fx.Graph, str]:
             before = read_generators()
             graph, reads = _trace(module)
             draws = read_generators() != before
-            return graph, "draws random numbers of its own, as with torch.rand(1)" if draws else reads
+            return graph, DRAWS if draws else reads or _find_backward_hook(module)
     except UncuttableModelError:
         raise
     except Exception as error:  # a user's forward can raise anything when it is traced
@@ -117,6 +141,14 @@ def trace_pass(module: nn.Module) -> tuple[fx.Graph, str]:
             f"the model cannot be cut: '{place}' cannot be traced{line}: {type(error).__name__}: {error}; "
             f"{_advise(module, place)}, or choose an algorithm that sends whole models"
         ) from error
+
+
+def _find_backward_hook(module: nn.Module) -> str:
+    """Return which backward hook the graph misses, that of a block whose layers it calls; empty if there is none."""
+    tracer, parts = ModelTracer(), dict(module.named_modules())
+    hooked = [name for name, part in parts.items() if part._backward_hooks or part._backward_pre_hooks]
+    missed = [name for name in hooked if name and not tracer.is_leaf_module(parts[name], name)]
+    return f"runs the backward hook of '{missed[0]}'" if missed else ""
 
 
 def _trace(module: nn.Module) -> tuple[fx.Graph, str]:
@@ -138,7 +170,8 @@ def _trace(module: nn.Module) -> tuple[fx.Graph, str]:
 
 
 def _trace_with(module: nn.Module, *, buffers: bool) -> fx.Graph:
-    with _refuse_assigned_buffers(module):
+    with _refuse_assigned_buffers(module), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "For backward hooks to be called")  # a symbol of a tensor calls none
         return ModelTracer(buffers=buffers).trace(module)
 
 
@@ -191,12 +224,13 @@ def _locate_error(module: nn.Module, error: BaseException) -> tuple[str, str]:
         owner = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
         if frame.f_code.co_name == "forward" and isinstance(owner, nn.Module):
             place = known.get(type(owner), place)
-            line = _quote_line(frame.f_code.co_filename, trace.tb_lineno)
+            line = quote_line(frame.f_code.co_filename, trace.tb_lineno)
         trace = trace.tb_next
     return place, line
 
 
-def _quote_line(file: str, number: int) -> str:
+def quote_line(file: str, number: int) -> str:
+    """Return a line of code in brackets, with its place; empty if it cannot be read."""
     code = linecache.getline(file, number).strip()
     return f" (line {number} of {Path(file).name}: `{code}`)" if code else ""
 

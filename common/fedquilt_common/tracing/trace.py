@@ -21,7 +21,7 @@ from fedquilt_common.models.static_norm import list_statistics
 from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Axis, Group, Segment
 from fedquilt_common.tracing.building import build_on_meta
 from fedquilt_common.tracing.channels import REST, Channels, Dimension, is_whole, keep_whole, resolve
-from fedquilt_common.tracing.graph_walk import run_graph
+from fedquilt_common.tracing.graph_walk import check_gradient_hooks, run_graph
 from fedquilt_common.tracing.outputs import SAMPLES
 from fedquilt_common.tracing.size_decisions import watch_sizes
 from fedquilt_common.tracing.symbolic import plain_tensors, trace_pass
@@ -228,8 +228,7 @@ def _follow(
     before = [tensor._version for tensor in constants]
     with torch.no_grad():
         outputs = run_graph(walk, module.eval(), graph, shape, dtype)
-    changes = [tensor._version for tensor in constants] != before
-    if changes and not obstacle:
+    if not obstacle and [tensor._version for tensor in constants] != before:
         obstacle = "changes a tensor that it creates"
     for out in outputs:
         for dim in out.dims:
@@ -248,6 +247,7 @@ def _compared_sizes(module: nn.Module, walk: Walk) -> tuple[str, ...]:
 def blueprint_for(build: Callable[[], nn.Module], x: NDArray[Any]) -> Blueprint:
     """Blueprint of the model that ``build`` makes, for samples like those in ``x``, shape (n, *input_shape)."""
     module = build_on_meta(build)
+    check_gradient_hooks(module)
     materialise(module)  # on the meta device, torch would import its compiler
     return blueprint_of(module, tuple(x.shape[1:]), torch.float32 if x.dtype.kind == "f" else torch.int64)
 

@@ -188,3 +188,24 @@ def test_forward_may_read_the_sizes_of_attention(forward: Any, runs_graph: bool)
     small: Any = cut_module(build, plan, prefix(plan.anatomy, 0.5, "floor"))
     assert (small.attention.embed_dim, small.attention.head_dim) == (6, 2)
     assert tuple(small.attention.in_proj_weight.shape) == (3 * 3 * 2, 6)
+
+
+def test_attention_keeps_its_hooks() -> None:
+    seen: list[str] = []
+
+    def hooked() -> nn.Module:
+        attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        attention.register_forward_hook(lambda *given: seen.append("forward"))
+        attention.register_full_backward_hook(lambda *given: seen.append("backward"))
+        return attention
+
+    def forward(s: Any, x: Tensor) -> Any:
+        x = s.a(x)
+        return s.head(s.attention(x, x, x)[0].mean(1))
+
+    build = module(forward, a=linear(6, 8), attention=hooked, head=linear(8, 5))
+    plan = blueprint_for(build, samples((7, 6)).numpy())
+    small = cut_module(build, plan, prefix(plan.anatomy, 0.5, "floor"))
+    seen.clear()
+    small(samples((7, 6))).sum().backward()
+    assert seen == ["forward", "backward"]

@@ -146,6 +146,18 @@ def test_a_decision_by_a_size_beside_drawn_numbers_is_named() -> None:
         blueprint_for(module(asserting, **PARTS), X)
 
 
+@pytest.mark.parametrize("register", ["register_full_backward_hook", "register_full_backward_pre_hook"])
+def test_a_backward_hook_of_a_block_is_not_left_out_by_sub_models(register: str) -> None:
+    def hooked() -> Any:
+        block = torch.nn.Sequential(torch.nn.Linear(8, 8))
+        getattr(block, register)(lambda *given: None)
+        return block
+
+    checked(module(lambda s, x: s.h(s.block(s.a(x))), **PARTS, block=hooked))
+    with pytest.raises(UncuttableModelError, match=r"training runs the backward hook of 'block', and forward contains"):
+        blueprint_for(module(lambda s, x: s.h(s.block(s.a(x)).view(-1, 8)), **PARTS, block=hooked), X)
+
+
 def checking(s: Any, x: Tensor) -> Any:
     x = s.a(x)
     return s.h(s.b(x * s.gates if isinstance(s.gates, Tensor) else x))

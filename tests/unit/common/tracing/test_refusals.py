@@ -57,6 +57,13 @@ def old_weight_norm(layer: nn.Linear) -> Any:
         return nn.utils.weight_norm(layer)
 
 
+def hooked(register: str) -> nn.Linear:
+    layer = nn.Linear(6, 5)
+    getattr(layer.weight, register)(lambda *given: None)
+    return layer
+
+
+HOOKED = r"'a\.weight' has a gradient hook.*; freeze a parameter with requires_grad_\(False\), multiply it by a mask"
 COMPUTED = r"'a': its weight is computed in each pass, as by weight_norm"
 REFUSED: dict[str, tuple[Build, str]] = {
     "an unknown layer": (module(lambda s, x: s.inner(x, x), inner=lambda: nn.Bilinear(6, 6, 5)), "'inner'.*Bilinear"),
@@ -86,6 +93,9 @@ REFUSED: dict[str, tuple[Build, str]] = {
     "a weight that hooks compute": (module(lambda s, x: s.a(x), a=lambda: old_weight_norm(nn.Linear(6, 5))), COMPUTED),
     "a weight that is parametrized": (
         module(lambda s, x: s.a(x), a=lambda: parametrizations.weight_norm(nn.Linear(6, 5))), COMPUTED),
+    "a gradient hook": (module(lambda s, x: s.a(x), a=lambda: hooked("register_hook")), HOOKED),
+    "a hook after the gradient": (
+        module(lambda s, x: s.a(x), a=lambda: hooked("register_post_accumulate_grad_hook")), HOOKED),
     "a row by its number": (module(lambda s, x: s.a(x).select(1, 0), a=linear(6, 5)), r"select\(\)"),
     "indexing by a list": (module(lambda s, x: s.a(x)[:, [0, 2]], a=linear(6, 5)), "list"),
 }  # fmt: skip
