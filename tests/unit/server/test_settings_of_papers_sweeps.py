@@ -30,7 +30,7 @@ def boards(experiment: Experiment) -> dict[str, int]:
 def schedule(experiment: Experiment) -> tuple[int, ...]:
     """Return the milestones and the number of rounds."""
     assert experiment.training.schedule is not None
-    return (*experiment.training.schedule.milestones, experiment.rounds)
+    return (*(experiment.training.schedule.milestones or ()), experiment.rounds)
 
 
 @pytest.mark.parametrize("name", ["table-3.3", "table-3.5", "figure-3.3", "figure-3.4", "figure-3.6"])
