@@ -60,13 +60,19 @@ def test_the_sweeps_of_the_papers_tables_are_valid(name: str, runs: int, figures
     assert [len(table.figures) for table in source.published] == [figures]
 
 
-def test_the_sweep_of_the_privacy_figure_is_valid() -> None:
-    """Figure 5.4 of the FedAKD thesis: three methods, three budgets and three seeds."""
-    (path,) = [path for path in ready_sweeps() if path.parent.name == "privacy"]
-    experiments = [run.experiment for run in plan_sweep(read_source(path)).runs]
+@pytest.mark.parametrize(
+    ("name", "each_budget", "algorithms"),
+    [
+        ("figure-5.4-hars", 3 * 3, {"fedavg", "fedmd", "fedakd"}),
+        ("figures-5.5-5.6-hars", 3 * 2 * 3, {"fedavg-weighted", "fedmd", "fedakd"}),
+    ],
+)
+def test_the_sweeps_of_the_privacy_figures_are_valid(name: str, each_budget: int, algorithms: set[str]) -> None:
+    """The FedAKD thesis: three methods, three budgets and three seeds; figures 5.5 and 5.6 have two weights, too."""
+    experiments = [run.experiment for run in planned(name)[1].runs]
     budgets = [each.privacy.epsilon if each.privacy else None for each in experiments]
-    assert sorted(map(str, budgets)) == sorted(9 * ["20.0", "5.0", "None"])
-    assert {each.algorithm.name for each in experiments} == {"fedavg", "fedmd", "fedakd"}
+    assert sorted(map(str, budgets)) == sorted(each_budget * ["20.0", "5.0", "None"])
+    assert {each.algorithm.name for each in experiments} == algorithms
     assert all(len(agent_specs(each.fleet)) == each.data.clients for each in experiments)  # a ledger for each client
 
 
