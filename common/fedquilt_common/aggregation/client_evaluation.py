@@ -16,7 +16,16 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedquilt_common.algorithm_api import Algorithm, ClientContext, Reply, ServerContext, State, Task
+from fedquilt_common.algorithm_api import (
+    Algorithm,
+    ClientContext,
+    OutputViews,
+    Reply,
+    ServerContext,
+    State,
+    Task,
+    deepest_exit,
+)
 from fedquilt_common.learning_tasks import LearningTask, ScoreCounts, add_counts
 from fedquilt_common.types import ClientId, Shapes
 
@@ -89,11 +98,17 @@ def evaluate_locally(state: State, ctx: ServerContext, algorithm: Algorithm) -> 
     return replace(tested, scores={**algorithm.evaluate(state, ctx), **local})
 
 
-def count_locally(task: Task, ctx: ClientContext) -> Reply:
-    """Test the global model of an ``EVALUATE`` task on the client's test samples."""
+def count_locally(task: Task, ctx: ClientContext, views: OutputViews = deepest_exit) -> Reply:
+    """Test the global model of an ``EVALUATE`` task on the client's test samples.
+
+    Args:
+        task: has the model.
+        ctx: of the task.
+        views: returns the outputs to test, in a sequence of one; by default those of the deepest exit.
+    """
     if not len(ctx.test):
         return NO_COUNTS
-    (counts,) = ctx.learner.count(task.arrays, ctx.test)
+    (counts,) = ctx.learner.count(task.arrays, ctx.test, views=views)
     return evaluation_reply(len(ctx.test), counts)
 
 

@@ -16,7 +16,18 @@ from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
 from fedquilt_common.aggregation.client_evaluation import EVALUATE, count_locally, evaluate_locally
-from fedquilt_common.algorithm_api import ClientContext, Declaration, Loss, Reply, Round, ServerContext, State, Task
+from fedquilt_common.algorithm_api import (
+    ClientContext,
+    Declaration,
+    Loss,
+    OutputViews,
+    Reply,
+    Round,
+    ServerContext,
+    State,
+    Task,
+    deepest_exit,
+)
 from fedquilt_common.algorithm_api.pooling import SUB_MODELS
 from fedquilt_common.algorithms.families.levels import evaluate_levels
 from fedquilt_common.errors import UncuttableModelError
@@ -46,8 +57,8 @@ class PartialTraining(ABC):
     Attributes:
         widths: kind of board to share of the channels, above 0 and at most 1. Kinds that are not listed train the
             smallest.
-        mask_absent_classes: a client leaves the logits of classes without samples out of its loss, and its classifier
-            rows of these classes are not averaged.
+        mask_absent_classes: the logits of classes without samples are 0 in a client's loss and where it tests the
+            global model, and its classifier rows of these classes are not averaged.
         statistics: the rounds after which all connected clients, drawn or not, collect the statistics of static batch
             norms over the whole model. Between them, evaluation uses the statistics of the test batches.
         cut: patterns for the names of the channel groups that are cut, such as ``*.attention``; the others stay whole.
@@ -128,11 +139,11 @@ class PartialTraining(ABC):
         )
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
-        if task.kind == EVALUATE:
-            return count_locally(task, ctx)
         if task.kind == "statistics":
             return Reply(ctx.learner.statistics(task.arrays, ctx.data), len(ctx.data))
         held = ctx.learning_task.held_classes(ctx.data.y) if self.mask_absent_classes else None
+        if task.kind == EVALUATE:
+            return count_locally(task, ctx, deepest_exit if held is None else masked_views(held))
         loss = None if held is None else masked_loss(held, ctx.learning_task.loss)
         trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, loss=loss, part=task.slice)
         metrics = {"loss": trained.loss, "train_seconds": trained.seconds, "steps": trained.steps}
@@ -209,6 +220,15 @@ def masked_loss(held: NDArray[np.bool_], loss: Loss) -> Loss:
         return loss(logits.masked_fill(absent, 0.0), targets)
 
     return masked
+
+
+def masked_views(held: NDArray[np.bool_]) -> OutputViews:
+    """Return what tests a model's deepest exit with the logits of absent classes as 0, as FedRolex's code does.
+
+    Args:
+        held: the classes of which the client has training samples, shape (classes,).
+    """
+    return lambda outputs: [np.where(held, logits, np.float32(0)) for logits in deepest_exit(outputs)]
 
 
 def pool_statistics(replies: Mapping[ClientId, Reply], anatomy: Anatomy) -> dict[str, NDArray[Any]]:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedquilt_common.algorithm_api import Reply, Task
+from fedquilt_common.aggregation.client_evaluation import EVALUATE, client_scores
+from fedquilt_common.algorithm_api import OutputViews, Reply, Task
 from fedquilt_common.algorithms.families.levels import evaluate_levels
 from fedquilt_common.algorithms.federated_dropout import FederatedDropout
 from fedquilt_common.algorithms.fedrolex import FedRolex
@@ -27,7 +28,7 @@ from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Group, Segme
 from fedquilt_common.tracing.dry_run import check_cut
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import blueprint_for
-from fedquilt_common.types import Profile
+from fedquilt_common.types import Examples, Profile
 from fedquilt_server.lab.context import RoundContext
 
 KINDS = ("strong", "strong", "strong", "medium", "weak", "weak")
@@ -55,6 +56,21 @@ def model() -> dict[str, Any]:
 def answer(task: Task) -> Reply:
     shapes = task.expect[0] if isinstance(task.expect, tuple) else task.expect or {}
     return Reply({name: np.ones(shape, np.float32) for name, shape in shapes.items()}, 10)
+
+
+@pytest.mark.parametrize(("algorithm", "right"), [(FedRolex(), 1), (HeteroFL(mask_absent_classes=False), 0)])
+def test_logits_of_absent_classes_are_0_in_local_tests(algorithm: FedRolex | HeteroFL, right: int) -> None:
+    """As in FedRolex's published code, so a class of the client's own below 0 still loses."""
+    logits = np.array([[1, 2, -1], [-1, 2, -1]], np.float32)
+    task = Classification(3)
+
+    def count(arrays: Any, data: Examples, views: OutputViews) -> list[Any]:
+        return [task.count(view, task.targets(data.y)) for view in views([-logits, logits])]
+
+    samples = Examples(np.zeros((2, 1), np.float32), np.array([0, 0]))
+    client: Any = SimpleNamespace(learning_task=task, data=samples, test=samples, learner=SimpleNamespace(count=count))
+    reply = algorithm.work(Task(EVALUATE, {}), client)
+    assert client_scores({0: reply}, task, "global") == {"0": right / 2}
 
 
 @pytest.mark.parametrize("algorithm", [HeteroFL(), FedRolex(), FederatedDropout()])
