@@ -48,7 +48,7 @@ def mapping_problem(
         return f"{where} is {show(mapping)}; {advice}"
     for name, value in mapping.items():
         if not isinstance(name, str) or not is_right(value):
-            return f"{where}[{name!r}] is {show(value)}; {advice}"
+            return f"{where}[{_show_name(name, show)}] is {show(value)}; {advice}"
     return ""
 
 
@@ -69,8 +69,12 @@ def array_types_problem(arrays: object, where: str, show: Show = shorten) -> str
         return f"{where} is {show(arrays)}; it maps names to numpy arrays"
     for name, x in arrays.items():
         if problem := _name_problem(name) or _type_problem(x, show):
-            return f"{where}[{name!r}] {problem}"
+            return f"{where}[{_show_name(name, show)}] {problem}"
     return ""
+
+
+def _show_name(name: object, show: Show) -> str:
+    return repr(name) if isinstance(name, str) else show(name)
 
 
 def _name_problem(name: object) -> str:

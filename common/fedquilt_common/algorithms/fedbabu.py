@@ -79,6 +79,6 @@ class FedBABU(PrivateHead):
         return evaluation_reply(len(test), shared, personal)
 
     def _tune(self, arrays: Arrays, ctx: ClientContext, data: Examples, part: Head | None) -> TrainingResult:
-        """Tune the head, or the model; each tuning begins with the initial head, so no momentum lasts from the last."""
+        """Tune from the initial head on, so without the momentum of an earlier tuning."""
         learner = ctx.learner.with_settings(keep_optimiser=False)
         return learner.train(arrays, data, seed=ctx.seed, part=part, epochs=self.tune_epochs)

@@ -64,7 +64,9 @@ class Scaffold(FedAvg):
 
     def privacy_problem(self) -> str:
         """Return why it cannot train with differential privacy; empty if it can."""
-        return "without `option: II`, it takes a further gradient, which no budget plans for" * (self.option == "I")
+        return "algorithm.option = I takes a further gradient, which no budget plans for; `option: II` does not" * (
+            self.option == "I"
+        )
 
     def training_problem(self, training: TrainingSettings) -> str:
         """Return which setting of a client's training does not suit; empty if all do."""

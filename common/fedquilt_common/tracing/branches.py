@@ -12,6 +12,7 @@ from torch import fx, nn
 
 from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.submodels.slices import Slice, full_slice
+from fedquilt_common.tracing.building import make_empty
 from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.symbolic import DRAWS, PLACE, quote_line, trace_pass
 from fedquilt_common.tracing.trace import Blueprint
@@ -55,7 +56,7 @@ def check_branches(build: Callable[[], nn.Module], blueprint: Blueprint, part: S
 
 def _trace(build: Callable[[], nn.Module], blueprint: Blueprint, part: Slice, training: bool) -> list[fx.Node] | None:
     """Return the steps of a sub-model; None if it draws random numbers, by which it may decide."""
-    graph, obstacle = trace_pass(cut_module(build, blueprint, part).train(training))
+    graph, obstacle = trace_pass(cut_module(build, blueprint, part, make_empty).train(training))
     return None if obstacle == DRAWS else list(graph.nodes)
 
 
@@ -73,13 +74,13 @@ def _find_difference(whole: Sequence[fx.Node], small: Sequence[fx.Node]) -> str:
     if len(whole) == len(small):
         pairs = zip(whole, small, _describe(whole), _describe(small), strict=True)
         pair = next(((one, other) for one, other, *described in pairs if described[0] != described[1]), None)
-        return f"runs {_name(pair[1])} where the whole model runs {_name(pair[0])}" if pair else ""
-    steps, places = set(map(_step, whole)), set(map(_place, small))
-    added = next((node for node in small if _step(node) not in steps), None)
+        return f"runs {_describe_node(pair[1])} where the whole model runs {_describe_node(pair[0])}" if pair else ""
+    steps, places = set(map(_read_step, whole)), set(map(_read_place, small))
+    added = next((node for node in small if _read_step(node) not in steps), None)
     if added is not None:
-        return f"runs {_name(added)}, which the whole model does not run there"
-    missing = next((node for node in whole if _place(node) not in places), None)
-    return f"leaves out {_name(missing)}, which the whole model runs" if missing is not None else ""
+        return f"runs {_describe_node(added)}, which the whole model does not run there"
+    missing = next((node for node in whole if _read_place(node) not in places), None)
+    return f"leaves out {_describe_node(missing)}, which the whole model runs" if missing is not None else ""
 
 
 def _describe(nodes: Sequence[fx.Node]) -> list[tuple[Any, ...]]:
@@ -91,25 +92,27 @@ def _describe(nodes: Sequence[fx.Node]) -> list[tuple[Any, ...]]:
             return names[value]
         return "number" if isinstance(value, int | float) and not isinstance(value, bool) else value
 
-    return [(node.op, _target(node), str(fx.node.map_aggregate((node.args, node.kwargs), describe))) for node in nodes]
+    return [
+        (node.op, _read_target(node), str(fx.node.map_aggregate((node.args, node.kwargs), describe))) for node in nodes
+    ]
 
 
-def _target(node: fx.Node) -> str:
+def _read_target(node: fx.Node) -> str:
     if isinstance(node.target, str):
         return _CONSTANT if node.target.startswith(_CONSTANT) else node.target
     return str(getattr(node.target, "__name__", node.target))
 
 
-def _place(node: fx.Node) -> Any:
+def _read_place(node: fx.Node) -> Any:
     return node.meta[PLACE]
 
 
-def _step(node: fx.Node) -> Any:
-    return node.op, _target(node), _place(node)
+def _read_step(node: fx.Node) -> Any:
+    return node.op, _read_target(node), _read_place(node)
 
 
-def _name(node: fx.Node) -> str:
+def _describe_node(node: fx.Node) -> str:
     """Name the layer or operation, and the line of the model's code that runs it."""
-    own = next((call for call in _place(node) if not call[0].startswith(_OTHERS)), None)
+    own = next((call for call in _read_place(node) if not call[0].startswith(_OTHERS)), None)
     name = node.target if node.op in ("call_module", "get_attr") else node.name
     return f"'{name}'{quote_line(own[0], own[3]) if own else ''}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -48,6 +48,21 @@ def build_to_load(build: Callable[[], nn.Module]) -> nn.Module:
         return module
     torch.set_rng_state(start)
     return build()
+
+
+def find_owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """Return the module of which a parameter, buffer or child is an attribute, and the attribute's name."""
+    owner, _, leaf = name.rpartition(".")
+    return module.get_submodule(owner), leaf
+
+
+def make_empty(shape: Sequence[int], dtype: torch.dtype, device: str = "cpu") -> Tensor:
+    """Return a tensor of this shape that nothing has written: its pages of memory cost nothing until something does.
+
+    Whole numbers are 0, because the model may look rows up by them.
+    """
+    make = torch.empty if dtype.is_floating_point else torch.zeros
+    return make(tuple(shape), dtype=dtype, device=device)
 
 
 class _SkipInitialValues(TorchFunctionMode):

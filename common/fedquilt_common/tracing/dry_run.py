@@ -18,7 +18,7 @@ from fedquilt_common.tracing.resize import cut_module
 from fedquilt_common.tracing.trace import Blueprint
 
 _HALF: Final = 0.5
-_SAMPLES: Final = SAMPLES + 1
+TRIED_SAMPLES: Final = SAMPLES + 1
 """Differs from the number in the trace, so that a sub-model that accepts only that number is refused."""
 
 
@@ -44,7 +44,7 @@ def check_cut(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray[A
             module = cut_module(build, blueprint, part)
             _note_entered(module, entered)
             for training in (True, False):
-                module.train(training)(example_batch(x, _SAMPLES))
+                module.train(training)(example_batch(x, TRIED_SAMPLES))
         except FedquiltError:
             raise
         except Exception as error:  # a user's module can raise anything

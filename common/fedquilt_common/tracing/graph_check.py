@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,16 +14,21 @@ from torch import Tensor, nn
 
 from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.submodels.slices import full_slice
+from fedquilt_common.tracing.building import find_owner
+from fedquilt_common.tracing.dry_run import TRIED_SAMPLES
 from fedquilt_common.tracing.generators import use_seed
 from fedquilt_common.tracing.outputs import refuse_exits
 from fedquilt_common.tracing.resize import run_graphs
 from fedquilt_common.tracing.trace import Blueprint
 
-_SAMPLES: Final = 3
+log = logging.getLogger(__name__)
+
 _TOLERANCE: Final = 1e-4
 """Of the largest number of a tensor: graph and code do the same operations in the same order."""
 _NOISE: Final = 1e-3
 """Of the largest number of all gradients: a gradient below it may be rounding alone."""
+_BLOCK: Final = 1 << 20
+"""Numbers that are compared at a time."""
 _SPREAD: Final = 0.05
 """Of the random numbers in the place of parameters that are 0, which would hide what is behind them."""
 
@@ -67,34 +73,36 @@ def check_graph(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray
         own = module.forward
         run_graphs(module, blueprint, full_slice(blueprint.anatomy), "cpu")
         traced, mode = module.forward, "training"
-        for training, batch in ((True, _uniform(x)), (True, _normal(x)), (False, _normal(x))):
+        for training, batch in ((True, _draw_uniform(x)), (True, _draw_normal(x)), (False, _draw_normal(x))):
             mode = "training" if training else "evaluation"
             try:
                 expected = _run(module.train(training), own, batch, restore=True)
-            except Exception:  # a user's module can raise anything; its first training reports it
+            except Exception as error:  # a user's module can raise anything; its first training reports it
+                log.info("the traced graph is not compared with forward: on random samples, forward raises %r", error)
                 return
             difference = _try_graph(module, traced, batch, expected, mode)
             if difference:
                 raise UncuttableModelError(
                     "the model cannot be cut: forward contains or compares sizes, so sub-models run its traced graph, "
                     f"but in the graph {difference}. The graph misses something of forward, such as torch.no_grad, an "
-                    "autograd.Function, isinstance(x, Tensor), or state or a random generator of the module; take each "
-                    "size from a shape, as in x.view(n, x.shape[1]) or x.flatten(1), so that sub-models run forward "
-                    "itself, or choose an algorithm that sends whole models"
+                    "autograd.Function, isinstance(x, Tensor), torch.utils.checkpoint, a buffer that is changed in "
+                    "place, or state or a random generator of the module; take each size from a shape, as in "
+                    "x.view(n, x.shape[1]) or x.flatten(1), so that sub-models run forward itself, or choose an "
+                    "algorithm that sends whole models"
                 )
 
 
-def _uniform(x: NDArray[Any]) -> Tensor:
+def _draw_uniform(x: NDArray[Any]) -> Tensor:
     """Return samples of numbers from 0 to 1, as of a picture; whole numbers are those of ``x``."""
-    shape = (_SAMPLES, *x.shape[1:])
+    shape = (TRIED_SAMPLES, *x.shape[1:])
     if x.dtype.kind != "f":
-        return torch.from_numpy(np.resize(np.asarray(x[:_SAMPLES]), shape)).long()
+        return torch.from_numpy(np.resize(np.asarray(x[:TRIED_SAMPLES]), shape)).long()
     return torch.rand(shape)
 
 
-def _normal(x: NDArray[Any]) -> Tensor:
+def _draw_normal(x: NDArray[Any]) -> Tensor:
     """Return samples of normal numbers; whole numbers are those of ``x``."""
-    batch = _uniform(x)
+    batch = _draw_uniform(x)
     return torch.randn(batch.shape) if batch.is_floating_point() else batch
 
 
@@ -107,7 +115,7 @@ def _fill_zeros(module: nn.Module) -> None:
 
 def _run(module: nn.Module, forward: Callable[..., Any], batch: Tensor, *, restore: bool) -> _Pass:
     """Run the module in its present mode by ``forward``; then put its buffers back if wanted."""
-    before = [(*_owner(module, name), buffer, buffer.clone()) for name, buffer in module.named_buffers()]
+    before = [(*find_owner(module, name), buffer, buffer.clone()) for name, buffer in module.named_buffers()]
     module.forward = forward
     with use_seed(0), torch.set_grad_enabled(module.training):
         outputs = list(_flatten(module(batch.clone())))
@@ -119,11 +127,6 @@ def _run(module: nn.Module, forward: Callable[..., Any], batch: Tensor, *, resto
     for owner, leaf, buffer, values in before if restore else ():
         setattr(owner, leaf, buffer.copy_(values))
     return _Pass([output.detach() for output in outputs], gradients, buffers)
-
-
-def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    owner, _, leaf = name.rpartition(".")
-    return module.get_submodule(owner), leaf
 
 
 def _flatten(value: Any) -> Iterator[Tensor]:
@@ -154,29 +157,40 @@ def _try_graph(module: nn.Module, traced: Callable[..., Any], batch: Tensor, exp
 
 def _find_difference(expected: _Pass, found: _Pass, mode: str) -> str:
     pairs = zip(expected.outputs, found.outputs, strict=False)
-    if len(expected.outputs) != len(found.outputs) or any(_differ(one, other) for one, other in pairs):
+    if len(expected.outputs) != len(found.outputs) or any(_are_different(one, other) for one, other in pairs):
         return f"the model has another output in {mode}"
-    least = _NOISE * max((_largest(one) for one in expected.gradients.values() if one is not None), default=0.0)
-    for name, gradient in expected.gradients.items():
-        if _differ(gradient, found.gradients[name], least):
-            return f"the gradient of '{name}' is another one"
+    gradients = expected.gradients
+    suspects = [name for name in gradients if _are_different(gradients[name], found.gradients[name])]
+    if suspects:
+        least = _NOISE * max((_find_largest(one) for one in gradients.values() if one is not None), default=0.0)
+        for name in suspects:
+            if _are_different(gradients[name], found.gradients[name], least):
+                return f"the gradient of '{name}' is another one"
     for name, buffer in expected.buffers.items():
-        if _differ(buffer, found.buffers.get(name)):
+        if _are_different(buffer, found.buffers.get(name)):
             return f"the buffer '{name}' is another one after {mode}"
     return ""
 
 
-def _differ(one: Tensor | None, other: Tensor | None, least: float = 0.0) -> bool:
+def _are_different(one: Tensor | None, other: Tensor | None, least: float = 0.0) -> bool:
     """Whether two tensors differ by more than rounding, of numbers of which the largest is at least ``least``."""
     if one is None or other is None:
         return one is not other
     if one.shape != other.shape or one.dtype != other.dtype:
         return True
-    limit = _TOLERANCE * max(_largest(one), least)
-    return not torch.allclose(other.double(), one.double(), rtol=0, atol=limit, equal_nan=True)
+    if torch.equal(one, other):
+        return False
+    limit = _TOLERANCE * max(_find_largest(one), least)
+    blocks = zip(_split(one), _split(other), strict=True)
+    return not all(torch.allclose(b.double(), a.double(), rtol=0, atol=limit, equal_nan=True) for a, b in blocks)
 
 
-def _largest(tensor: Tensor) -> float:
+def _find_largest(tensor: Tensor) -> float:
     """Return the largest absolute value of the finite numbers; 0 without any."""
-    finite = tensor[tensor.isfinite()]
-    return float(finite.double().abs().max()) if finite.numel() else 0.0
+    finite = (block[block.isfinite()] for block in _split(tensor))
+    return max((float(block.double().abs().max()) for block in finite if block.numel()), default=0.0)
+
+
+def _split(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Return the numbers in blocks, so that copies of them stay small."""
+    return torch.split(tensor.reshape(-1), _BLOCK)

@@ -14,22 +14,39 @@ from fedquilt_common.models.static_norm import Scaler
 from fedquilt_common.submodels.selectors import length, take
 from fedquilt_common.submodels.slices import Axis, Slice
 from fedquilt_common.tracing.attention import CutAttention
-from fedquilt_common.tracing.building import build_on_meta
+from fedquilt_common.tracing.building import build_on_meta, find_owner
 from fedquilt_common.tracing.trace import Blueprint, ForwardPass
 from fedquilt_common.tracing.tracer import Path
 
+Make = Callable[[tuple[int, ...], torch.dtype, str], Tensor]
+"""Makes a tensor of a shape and dtype on a device."""
 
-def cut_module(build: Callable[[], nn.Module], blueprint: Blueprint, part: Slice) -> nn.Module:
+
+def _make_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
+    return torch.zeros(shape, dtype=dtype, device=device)
+
+
+def cut_module(
+    build: Callable[[], nn.Module], blueprint: Blueprint, part: Slice, make: Make = _make_zeros
+) -> nn.Module:
     """Build the sub-model ``part`` as a module of its own on the CPU; its parameters have no meaningful numbers yet.
 
     The whole model is built without its numbers, so a board needs memory for its part only.
+
+    Args:
+        build: makes the whole model.
+        blueprint: how it is cut.
+        part: a slice of the blueprint's anatomy.
+        make: makes the parameters and buffers; zeros by default.
     """
-    return cut_in_place(_build_without_numbers(build, blueprint), blueprint, part, "cpu")
+    return cut_in_place(_build_without_numbers(build, blueprint), blueprint, part, "cpu", make)
 
 
-def cut_in_place(module: nn.Module, blueprint: Blueprint, part: Slice, device: str) -> nn.Module:
+def cut_in_place(
+    module: nn.Module, blueprint: Blueprint, part: Slice, device: str, make: Make = _make_zeros
+) -> nn.Module:
     """Cut ``module`` in place to ``part``, a slice of the blueprint's anatomy, with new tensors on ``device``."""
-    _cut_tensors(module, part, device)
+    _cut_tensors(module, part, device, make)
     _cut_constants(module, blueprint, part, device)
     for (name, attribute), axes in blueprint.attributes.items():
         _cut_attribute(module, name, attribute, axes, part)
@@ -48,7 +65,7 @@ def _build_without_numbers(build: Callable[[], nn.Module], blueprint: Blueprint)
     return build() if blueprint.constants else build_on_meta(build)
 
 
-def _cut_tensors(module: nn.Module, part: Slice, device: str) -> None:
+def _cut_tensors(module: nn.Module, part: Slice, device: str, make: Make) -> None:
     """Replace parameters and buffers; a tensor that has two names keeps both."""
     fresh: dict[int, Any] = {}
     state = dict(module.state_dict(keep_vars=True))
@@ -56,18 +73,16 @@ def _cut_tensors(module: nn.Module, part: Slice, device: str) -> None:
         if name in part.absent:
             continue
         if id(tensor) not in fresh:
-            fresh[id(tensor)] = _new_tensor(tensor, part.shapes[name], device)
+            fresh[id(tensor)] = _new_tensor(tensor, make(part.shapes[name], tensor.dtype, device))
         _set_tensor(module, name, fresh[id(tensor)])
 
 
-def _new_tensor(tensor: Tensor, shape: tuple[int, ...], device: str) -> Tensor:
-    new = torch.zeros(shape, dtype=tensor.dtype, device=device)
+def _new_tensor(tensor: Tensor, new: Tensor) -> Tensor:
     return nn.Parameter(new, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new
 
 
 def _set_tensor(module: nn.Module, name: str, tensor: Tensor) -> None:
-    owner, _, leaf = name.rpartition(".")
-    setattr(module.get_submodule(owner), leaf, tensor)
+    setattr(*find_owner(module, name), tensor)
 
 
 def _cut_constants(module: nn.Module, blueprint: Blueprint, part: Slice, device: str) -> None:
@@ -94,8 +109,7 @@ def _cut_attribute(module: nn.Module, name: str, attribute: str, axes: Axis | tu
 def _replace_module(module: nn.Module, name: str, new: nn.Module) -> None:
     """Put a module in the place of another one, with its hooks."""
     vars(new).update({key: value for key, value in vars(module.get_submodule(name)).items() if "_hook" in key})
-    owner, _, leaf = name.rpartition(".")
-    setattr(module.get_submodule(owner), leaf, new)
+    setattr(*find_owner(module, name), new)
 
 
 def _count_exits(name: str, module: MultiExit, part: Slice) -> int:
@@ -121,8 +135,7 @@ def run_graphs(module: nn.Module, blueprint: Blueprint, part: Slice, device: str
 
 def _set_constant(module: nn.Module, name: str, constant: Tensor) -> None:
     """Make a tensor a buffer outside the state, which moves to other devices with the module."""
-    owner, _, leaf = name.rpartition(".")
-    place = module.get_submodule(owner)
+    place, leaf = find_owner(module, name)
     if leaf in place.__dict__:
         delattr(place, leaf)
     place.register_buffer(leaf, constant, persistent=False)

@@ -19,7 +19,7 @@ from fedquilt_common.errors import UncuttableModelError
 from fedquilt_common.models.exits import find_exits
 from fedquilt_common.models.static_norm import list_statistics
 from fedquilt_common.submodels.slices import Anatomy, ArrayAnatomy, Axis, Group, Segment
-from fedquilt_common.tracing.building import build_on_meta
+from fedquilt_common.tracing.building import build_on_meta, find_owner, make_empty
 from fedquilt_common.tracing.channels import REST, Channels, Dimension, is_whole, keep_whole, resolve
 from fedquilt_common.tracing.graph_walk import check_gradient_hooks, run_graph
 from fedquilt_common.tracing.outputs import SAMPLES
@@ -92,20 +92,15 @@ class Blueprint:
 
 
 def materialise(module: nn.Module) -> None:
-    """Allocate memory for tensors on the meta device, in place; pages that are never written cost nothing.
-
-    Whole numbers become 0, because the model may look rows up by them.
-    """
+    """Allocate memory for tensors on the meta device, in place, with ``make_empty``."""
     fresh: dict[int, Any] = {}
     tensors = {**module.state_dict(keep_vars=True), **dict(module.named_buffers())}
     for name, tensor in tensors.items():
         if tensor.is_meta:
             if id(tensor) not in fresh:
-                make = torch.empty if tensor.is_floating_point() else torch.zeros
-                empty = make(tensor.shape, dtype=tensor.dtype)
+                empty = make_empty(tensor.shape, tensor.dtype)
                 fresh[id(tensor)] = nn.Parameter(empty) if isinstance(tensor, nn.Parameter) else empty
-            owner, _, leaf = name.rpartition(".")
-            setattr(module.get_submodule(owner), leaf, fresh[id(tensor)])
+            setattr(*find_owner(module, name), fresh[id(tensor)])
 
 
 def blueprint_of(module: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Blueprint:

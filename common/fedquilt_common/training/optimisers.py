@@ -153,8 +153,8 @@ class Optimiser:
             state: the arrays of ``state``, in the shapes of the parameters.
         """
         kinds = {name.removeprefix(_KIND) for name in state if name.startswith(_KIND)}
-        if kinds and self.training.optimiser not in kinds:
-            return  # earlier versions stored no kind
+        if kinds and self.training.optimiser not in kinds:  # an earlier version stored none
+            return
         self._steps = int(state[_STEPS])
         if self.scale is not None:
             self.scale.load(state)

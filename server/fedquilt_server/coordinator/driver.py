@@ -219,7 +219,7 @@ class Driver:
             text = describe_deadline(before, waits=not goes_on)
             self._run.history.add("deadline", event.at, text, seq=seq, exchange=before.number)
         elif closes and before is not None and before.closes_without_failed(self._machine.policy):
-            self._run.history.add("skipped", event.at, describe_skip(before), exchange=before.number)
+            self._run.history.add("skipped", event.at, describe_skip(before), seq=seq, exchange=before.number)
         self._display.show_event(event, self._machine)
         return self._count_sends(commands)
 

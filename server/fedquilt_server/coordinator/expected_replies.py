@@ -236,28 +236,32 @@ def _check_layout(arrays: PackedArrays, layouts: Sequence[Layout]) -> None:
     found = {name: (arrays.dtype(name), arrays.shape(name)) for name in arrays}
     if any(found == dict(layout) for layout in layouts):
         return
-    wrong = _difference(found, layouts[0])
-    if len(layouts) > 1:
-        wrong = (
+    wrong, advice = _difference(found, layouts[0])
+    if len(layouts) == 1:
+        raise PayloadError(shorten_text(f"{wrong}{advice}"))
+    raise PayloadError(
+        shorten_text(
             f"the reply matches none of the {len(layouts)} allowed layouts, such as one nested in the sub-model that "
             f"was sent: {wrong}"
         )
-    raise PayloadError(shorten_text(wrong))
+    )
 
 
-def _difference(found: Layout, layout: Layout) -> str:
+def _difference(found: Layout, layout: Layout) -> tuple[str, str]:
+    """Return the first difference, and advice for the author of the algorithm."""
     if extra := found.keys() - layout.keys():
-        return f"the reply has arrays that its task does not expect: {_name(extra)}; list them in Task.expect"
+        return f"the reply has arrays that its task does not expect: {_name(extra)}", "; list them in Task.expect"
     if missing := layout.keys() - found.keys():
-        return f"the reply lacks arrays that its task expects: {_name(missing)}; list those that it has in Task.expect"
+        advice = "; list those that it has in Task.expect"
+        return f"the reply lacks arrays that its task expects: {_name(missing)}", advice
     name = next((name for name in layout if found[name] != layout[name]), None)
     if name is None:
-        return "its arrays are those that are expected, so its header is too long"
+        return "its arrays are those that are expected, so its header is too long", ""
     (dtype, shape), (expected_dtype, expected_shape) = found[name], layout[name]
     if shape != expected_shape:
-        return f"array {name!r} has shape {shape} instead of {expected_shape}; give its shape in Task.expect"
+        return f"array {name!r} has shape {shape} instead of {expected_shape}", "; give its shape in Task.expect"
     kinds = f"{_numpy_name(dtype)} instead of {_numpy_name(expected_dtype)}"
-    return f"array {name!r} has dtype {kinds}; name its dtype in Task.dtypes, or convert the array"
+    return f"array {name!r} has dtype {kinds}", "; name its dtype in Task.dtypes, or convert the array"
 
 
 def _numpy_name(dtype: str) -> str:

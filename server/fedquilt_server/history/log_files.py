@@ -77,19 +77,25 @@ class EventFile:
             with report_run_errors(path):
                 path.unlink(missing_ok=True)
         cut_incomplete_line(path)
-        self.last_seq, self.latest = _read_end(path, keep)
-        self._keep = keep
+        end = _read_end(path)
+        self.last_seq = max((event.seq for event in end if event.seq is not None), default=0)
+        self._last_kinds = {event.kind for event in end if event.seq == self.last_seq}
+        self.latest, self._keep = end[-keep:], keep
 
     def add(self, event: RunEvent) -> bool:
         """Append an event, unless the file has it already; returns whether it was new.
+
+        Several kinds may have the number of one of the journal's events.
 
         Raises:
             RunFolderError: the disk is full or read-only.
         """
         if event.seq is not None:
-            if event.seq <= self.last_seq:
+            if event.seq > self.last_seq:
+                self.last_seq, self._last_kinds = event.seq, set()
+            if event.seq < self.last_seq or event.kind in self._last_kinds:
                 return False
-            self.last_seq = event.seq
+            self._last_kinds.add(event.kind)
         self.latest = [*self.latest, event][-self._keep :]
         with report_run_errors(self._path), self._path.open("a", encoding="utf-8") as file:
             file.write(event.model_dump_json() + "\n")
@@ -141,10 +147,10 @@ def read_tail(path: Path, most: int) -> tuple[int, bytes]:
     return (start + cut, text[cut:]) if start else (0, text)
 
 
-def _read_end(path: Path, keep: int) -> tuple[int, list[RunEvent]]:
-    """Return the greatest number of a journal's event in an ``events.jsonl``, and the last ``keep`` events.
+def _read_end(path: Path) -> list[RunEvent]:
+    """Return the events at the end of an ``events.jsonl``, oldest first, with one that has a number if there is one.
 
-    The number is 0 without such an event. Events without a number, such as notices, may fill the file's end.
+    Events without a number, such as notices, may fill the file's end.
 
     Raises:
         RunFolderError: the file cannot be read.
@@ -152,9 +158,8 @@ def _read_end(path: Path, keep: int) -> tuple[int, list[RunEvent]]:
     most, size = _TAIL_BYTES, path.stat().st_size if path.exists() else 0
     while True:
         found = read_events(path, most)
-        numbers = [event.seq for event in found if event.seq is not None]
-        if numbers or most >= size:
-            return max(numbers, default=0), found[-keep:]
+        if most >= size or any(event.seq is not None for event in found):
+            return found
         most *= 4
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -114,13 +114,13 @@ def _exchange_spans(events: Iterable[RoundEvent], result: RoundResult, at: float
     """
     closed: dict[int, float] = {}
     current = 0
-    waiting: dict[int, set[int | None]] = {int(number): set(clients) for number, clients in result.missing.items()}
+    waiting = {int(number): dict(clients) for number, clients in result.missing.items()}
     for event in events:
         if isinstance(event, Replied):
             current = event.exchange if event.round == result.round else current
             closed[current] = event.at
-        elif isinstance(event, Rejected) and event.failed and event.client in waiting.get(current, ()):
-            waiting[current].remove(event.client)  # its next failure is of a later exchange
+        elif isinstance(event, Rejected) and _fails(event, waiting.get(current, {}), result.round):
+            waiting[current] = {client: agent for client, agent in waiting[current].items() if client != event.client}
             closed[current] = event.at
         elif isinstance(event, Ticked) and (str(current) in result.missing or result.staleness is not None):
             waiting.pop(current, None)
@@ -130,6 +130,13 @@ def _exchange_spans(events: Iterable[RoundEvent], result: RoundResult, at: float
         spans[number] = _Span(opened, max(opened, closed[number]))
         opened = spans[number].closed_at
     return spans
+
+
+def _fails(event: Rejected, waiting: Mapping[ClientId, str], round: int) -> bool:
+    """Whether a client fails, by its own agent's word, whose reply an exchange of the round still waits for."""
+    return (
+        event.failed and event.round == round and event.client is not None and waiting.get(event.client) == event.agent
+    )
 
 
 def _complete(event: RoundEvent, row: ReplyRow, result: RoundResult, spans: dict[int, _Span]) -> ReplyRow:

@@ -18,12 +18,12 @@ CASES = {
     "return Reply({'w': [1, 2]})": r"Reply.arrays\['w'\] is an object of type list; use a numpy array",
     "return Reply([1, 2])": r"Reply.arrays is an object of type list; it maps names",
     "return Reply({'w': np.array([None])})": r"Reply.arrays\['w'\] cannot be stored or sent: arrays of dtype object",
-    "return Reply({5: np.zeros(2)})": r"Reply.arrays\[5\] has a name that is not text",
+    "return Reply({5: np.zeros(2)})": r"Reply.arrays\[an object of type int\] has a name that is not text",
     "return Reply({}, '3')": r"Reply.weight is an object of type str; use a number",
     "return Reply({}, 1, {'q': 'x'})": r"Reply.metrics\['q'\] is an object of type str; metrics are numbers by",
     "return Reply({}, 1, [2])": r"Reply.metrics is an object of type list; metrics are numbers by name",
     "ctx.memory['m'] = [1, 2]; return Reply({})": r"ctx.memory\['m'\] is an object of type list; use a numpy array",
-    "ctx.memory[5] = np.zeros(2); return Reply({})": r"ctx.memory\[5\] has a name that is not text",
+    "ctx.memory[5] = np.zeros(2); return Reply({})": r"ctx.memory\[an object of type int\] has a name that is not text",
 }
 USES = "import numpy as np\nfrom fedquilt import Reply\n"
 

@@ -129,7 +129,10 @@ class PartialTraining(ABC):
 
     def privacy_problem(self) -> str:
         """Return why it cannot train with differential privacy; empty if it can."""
-        return "without `mask_absent_classes: false`, replies name the client's classes" * self.mask_absent_classes
+        return (
+            "replies name the client's classes; with `mask_absent_classes: false` they do not"
+            * self.mask_absent_classes
+        )
 
     def loss_problem(self, task: LearningTask) -> str:
         """Return why it cannot train a model that has a loss of its own; empty if it can."""

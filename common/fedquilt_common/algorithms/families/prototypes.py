@@ -61,7 +61,7 @@ class Prototypes(ABC):
 
     def privacy_problem(self) -> str:
         """Return why it cannot train with differential privacy; empty if it can."""
-        problem = "without `weighting: uniform`, clients send their accuracy, which reveals their samples in part"
+        problem = "a client's accuracy reveals its samples in part; with `weighting: uniform` it sends none"
         return problem * self.by_accuracy
 
     def training_problem(self, training: TrainingSettings) -> str:

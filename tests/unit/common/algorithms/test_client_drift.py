@@ -149,7 +149,7 @@ def test_a_client_that_is_missing_changes_the_control_variate_by_less() -> None:
 
 def test_which_scaffold_can_be_private() -> None:
     assert privacy_problem(make("scaffold")) == ""
-    assert "without `option: II`" in privacy_problem(make("scaffold", option="I"))
+    assert "`option: II` does not" in privacy_problem(make("scaffold", option="I"))
 
 
 def test_option_i_takes_the_gradient_of_each_sample_as_it_is() -> None:

@@ -180,7 +180,11 @@ def test_a_reply_without_arrays_has_an_empty_payload(tmp_path: Path) -> None:
     [
         ({**GOOD, "codes": np.zeros((9, 6), np.uint8)}, {}, r"'codes' has shape \(9, 6\) instead of \(10, 6\)"),
         ({"codes": np.zeros((10, 7), np.uint8), "range": np.zeros((2, 7), np.float32)}, {}, "instead of"),
-        ({**GOOD, "codes": np.zeros((10, 6), np.float32)}, {}, "dtype float32 instead of uint8"),
+        (
+            {**GOOD, "codes": np.zeros((10, 6), np.float32)},
+            {},
+            "dtype float32 instead of uint8; name its dtype in Task.dtypes",
+        ),
         ({"codes": GOOD["codes"]}, {}, "the reply lacks arrays that its task expects"),
         ({**GOOD, "range": np.full((2, 6), np.nan, np.float32)}, {}, "not finite"),
         ({**GOOD, "range": np.full((2, 6), np.inf, np.float32)}, {}, "not finite"),

@@ -13,11 +13,13 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from fedquilt_server.history.event_book import EventBook
 from fedquilt_server.history.history import History
 from fedquilt_server.history.log_files import EventFile
 from fedquilt_server.round.events import Event, Joined, Left, Rejected, Replied, Resumed, RoundRestarted, Ticked
 from fedquilt_server.runs.tables import rounds_csv
 from fedquilt_server.status.results import RoundResult
+from fedquilt_server.status.run_event import EventKind
 from fedquilt_server.status.snapshot import BoardStatus
 from fedquilt_server.status.training_memory import TrainingMemory
 
@@ -149,6 +151,22 @@ def test_an_event_with_a_number_is_written_once(tmp_path: Path) -> None:
         history.add("deadline", 7.0, "The deadline passed", seq=99, exchange=0)
         history.add("silent", 8.0, "sends nothing", board="pi-0")
     assert [event.kind for event in history.events[:3]] == ["silent", "silent", "deadline"]
+
+
+KINDS: tuple[EventKind, ...] = "rejected", "skipped"
+
+
+def test_several_events_may_have_the_number_of_one_in_the_journal(tmp_path: Path) -> None:
+    """Each is written once, also by a coordinator that starts after it."""
+    path = tmp_path / "events.jsonl"
+    book = EventBook()
+    for file in (EventFile(path, 1, fresh=False) for _ in range(2)):
+        for kind in KINDS:
+            file.add(book.make(kind, 7.0, "text", seq=9))
+        file.add(book.make("silent", 8.0, "sends nothing"))
+    assert [json.loads(line)["kind"] for line in path.read_text().splitlines()] == [
+        "rejected", "skipped", "silent", "silent",
+    ]  # fmt: skip
 
 
 def test_the_last_number_is_found_before_any_number_of_events_without_one(
