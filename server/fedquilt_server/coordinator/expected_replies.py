@@ -196,7 +196,8 @@ def check_announced(header: ChunkHeader, payload: bytes, expected: ExpectedReply
         check_size(header, expected.limit)
     except PayloadError as error:
         found = _announced(header, payload)
-        raise PayloadError(f"{error}: {_difference(found, expected.layouts[0])}" if found else str(error)) from None
+        wrong = f": {''.join(_difference(found, expected.layouts[0]))}" if found else ""
+        raise PayloadError(f"{error}{wrong}") from None
 
 
 def _announced(header: ChunkHeader, payload: bytes) -> Layout:
