@@ -11,6 +11,8 @@ from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.wire.messages import AgentPresence, FailedMessage, ReceiptMessage
 from fedquilt_common.wire.round_messages import RoundMessage
 from fedquilt_common.wire.topics import Topics
+from fedquilt_server.coordinator.driver import Driver
+from fedquilt_server.round.events import Checkpoint
 from fedquilt_server.round.states import RunState
 from fedquilt_server.runs import clock
 from fedquilt_server.status.run_event import RunEvent
@@ -94,14 +96,30 @@ def test_a_deadline_without_the_quorum_is_reported(stage: Stage) -> None:
     )
 
 
-def test_a_round_without_a_client_that_failed_is_reported(stage: Stage) -> None:
-    """It closes long before its deadline, and the event names the client, once a round."""
+class CrashError(Exception):
+    """The coordinator dies here."""
+
+
+def crash(driver: Driver, seq: int, command: Checkpoint) -> None:
+    raise CrashError
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_round_without_a_client_that_failed_is_reported(
+    crashes: bool, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It closes long before its deadline. The event names the client, once a round, even after a restart."""
     with_quorum(stage, quorum=2, deadline=1e6, failures="skip")
     stage.ways[2] = fail
+    if crashes:
+        with monkeypatch.context() as patch:
+            patch.setattr(Driver, "_checkpoint", crash)
+            with pytest.raises(CrashError):
+                stage.play()
     stage.play()
     events = [RunEvent.model_validate_json(line) for line in (stage.folder / "events.jsonl").read_text().splitlines()]
     told = [(event.round, event.text) for event in events if event.kind == "skipped"]
-    text = "2 of 3 replies; the round goes on without client 2, which failed"
+    text = "The round goes on with 2 of 3 replies: client 2 failed"
     assert told == [(1, text), (2, text)]
 
 

@@ -181,7 +181,9 @@ def find_member(pool: Sequence[Member], sent: int, arrays: Arrays) -> int:
         SliceError: neither has them.
     """
     shapes = {name: tuple(arrays[name].shape) for name in arrays}
-    for place in (sent, *nested_members(pool, pool[sent].part)):
+    if pool[sent].part.shapes == shapes:
+        return sent
+    for place in nested_members(pool, pool[sent].part):
         if pool[place].part.shapes == shapes:
             return place
     raise SliceError("the returned arrays have the shapes of no sub-model that is nested in the published one")

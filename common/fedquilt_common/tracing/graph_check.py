@@ -24,13 +24,14 @@ from fedquilt_common.tracing.trace import Blueprint
 log = logging.getLogger(__name__)
 
 _TOLERANCE: Final = 1e-4
-"""Of the largest number of a tensor: graph and code do the same operations in the same order."""
+"""Largest difference between graph and code, as a part of the largest number in the tensor."""
 _NOISE: Final = 1e-3
-"""Of the largest number of all gradients: a gradient below it may be rounding alone."""
+"""Gradients below this part of the model's largest one may be rounding alone: their tensor is compared as if its
+largest number were that part."""
 _BLOCK: Final = 1 << 20
 """Numbers that are compared at a time."""
 _SPREAD: Final = 0.05
-"""Of the random numbers in the place of parameters that are 0, which would hide what is behind them."""
+"""Standard deviation of the random numbers that replace parameters of 0: with these, no gradient would pass."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ def check_graph(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray
     """Run the whole model by its own code and by its traced graph, twice in training and once in evaluation.
 
     Outputs, gradients and buffers must be the same, because sub-models run the graph. Nothing is compared if sub-models
-    run the model's own code, or if that code cannot be trained on random samples. This needs the memory of the whole
-    model and twice that of its gradients.
+    run the model's own code. If that code cannot be trained on random samples, the log says so. This needs the memory
+    of the whole model and twice that of its gradients.
 
     Args:
         build: makes the model.
@@ -78,7 +79,8 @@ def check_graph(build: Callable[[], nn.Module], blueprint: Blueprint, x: NDArray
             try:
                 expected = _run(module.train(training), own, batch, restore=True)
             except Exception as error:  # a user's module can raise anything; its first training reports it
-                log.info("the traced graph is not compared with forward: on random samples, forward raises %r", error)
+                log.warning("sub-models run the traced graph, but nothing shows that it does what forward does: on "
+                            "random samples, forward raises %r", error)  # fmt: skip
                 return
             difference = _try_graph(module, traced, batch, expected, mode)
             if difference:

@@ -169,8 +169,8 @@ class EventBook:
 def describe_skip(exchange: Exchange) -> str:
     """Describe in a sentence an exchange that closed before its deadline without the clients that had failed."""
     failed = sorted(exchange.failed)
-    without = f"{plural('client', len(failed))} {ranges(failed)}, which failed"
-    return f"{len(exchange.replies)} of {len(exchange.clients)} replies; the round goes on without {without}"
+    clients = f"{plural('client', len(failed))} {ranges(failed)}"
+    return f"The round goes on with {len(exchange.replies)} of {len(exchange.clients)} replies: {clients} failed"
 
 
 def describe_deadline(exchange: Exchange, *, waits: bool = False) -> str:

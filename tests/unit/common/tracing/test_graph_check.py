@@ -128,6 +128,29 @@ def test_buffers_are_compared() -> None:
         check_graph(build, blueprint_for(build, X), X)
 
 
+def late(s: Any, x: Tensor) -> Any:
+    """Only the last output of the last sample differs in the graph."""
+    y = s.h(s.a(x).view(-1, 8))
+    return torch.cat([y.flatten()[:-1], 2 * y.flatten()[-1:]]) if isinstance(x, Tensor) else y.flatten()
+
+
+def test_all_blocks_of_a_tensor_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedquilt_common.tracing.graph_check._BLOCK", 2)
+    build = module(late, **PARTS)
+    with pytest.raises(UncuttableModelError, match="another output in training"):
+        check_graph(build, blueprint_for(build, X), X)
+
+
+def test_a_model_that_refuses_the_samples_is_not_compared(caplog: pytest.LogCaptureFixture) -> None:
+    def forward(s: Any, x: Tensor) -> Any:
+        torch._assert(x.shape[0] < 3, "two samples at most")
+        return s.h(frozen(s, x).view(-1, 8))
+
+    build = module(forward, **PARTS)
+    check_graph(build, blueprint_for(build, X), X)
+    assert "forward raises AssertionError('two samples at most')" in caplog.text
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_models_that_are_understood_pass(name: str) -> None:
     build, shape = ALL[name]

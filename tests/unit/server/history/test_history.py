@@ -98,6 +98,18 @@ def test_an_exchange_that_skips_failures_closes_with_the_last_of_them(tmp_path: 
     assert spans == [("2.0", "6.0"), ("6.0", "8.0")]
 
 
+@pytest.mark.parametrize(
+    "failure", [Rejected(6.0, "pi-9", 1, 1, "", failed=True), Rejected(6.0, "pi-1", 1, 0, "", failed=True)]
+)
+def test_a_failure_that_does_not_count_closes_no_exchange(failure: Rejected, tmp_path: Path) -> None:
+    """One that an agent reports of another agent's client, and one of an earlier round."""
+    history = History(tmp_path, [], [])
+    for seq, event in enumerate([Joined(2.0, "pi-1", 1, (1,)), reply(5.0, 0), failure], 1):
+        history.take(seq, event)
+    history.close_round(finished(1, 8.0, missing={"0": {1: "pi-1"}}), 10.0)
+    assert [row["closed_at"] for row in written(tmp_path)[0] if row["outcome"] == "accepted"] == ["5.0"]
+
+
 def test_the_events_name_joins_restarts_and_refusals(tmp_path: Path) -> None:
     history = play(tmp_path)
     kinds = [(event["kind"], event["board"], event["round"]) for event in written(tmp_path)[1]]
