@@ -143,7 +143,7 @@ def test_all_blocks_of_a_tensor_are_compared(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_model_that_refuses_the_samples_is_not_compared(caplog: pytest.LogCaptureFixture) -> None:
     def forward(s: Any, x: Tensor) -> Any:
-        torch._assert(x.shape[0] < 3, "two samples at most")
+        torch._assert(x.shape[0] < 3, "two samples at most")  # type: ignore[no-untyped-call]
         return s.h(frozen(s, x).view(-1, 8))
 
     build = module(forward, **PARTS)

@@ -104,7 +104,8 @@ def test_an_exchange_that_skips_failures_closes_with_the_last_of_them(tmp_path: 
 def test_a_failure_that_does_not_count_closes_no_exchange(failure: Rejected, tmp_path: Path) -> None:
     """One that an agent reports of another agent's client, and one of an earlier round."""
     history = History(tmp_path, [], [])
-    for seq, event in enumerate([Joined(2.0, "pi-1", 1, (1,)), reply(5.0, 0), failure], 1):
+    events: list[Event] = [Joined(2.0, "pi-1", 1, (1,)), reply(5.0, 0), failure]
+    for seq, event in enumerate(events, 1):
         history.take(seq, event)
     history.close_round(finished(1, 8.0, missing={"0": {1: "pi-1"}}), 10.0)
     assert [row["closed_at"] for row in written(tmp_path)[0] if row["outcome"] == "accepted"] == ["5.0"]
