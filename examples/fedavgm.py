@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from fedquilt import ClientId, FedAvg, Reply, ServerContext, State, mean
+from fedquilt import ClientId, Declaration, FedAvg, Reply, ServerContext, State, mean
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class FedAvgM(FedAvg):
         beta: momentum, at least 0 and below 1.
         lr: step along the velocity, above 0.
     """
+
+    declares: ClassVar[Declaration] = FedAvg.declares  # `merge` reads only the mean of the replies, too
 
     beta: float = 0.9
     lr: float = 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from fedquilt_common.errors import AlgorithmError, FedquiltError
@@ -66,6 +66,33 @@ def ask_count(algorithm: object, name: str, *arguments: Any, default: int) -> in
         AlgorithmError: the method raises an error, or returns no whole number of at least 1.
     """
     return int(_ask(algorithm, name, arguments, default, _is_count, "a whole number of at least 1"))
+
+
+def doubt_promise(algorithm: object, promises: Collection[str], methods: Collection[str], doubt: str) -> str:
+    """Return why what an algorithm declares may not hold: its class has replaced a method; empty if it has not.
+
+    What a class declares of its methods need not hold for those with which a derived class replaces them, unless that
+    class repeats the promise.
+
+    Args:
+        algorithm: an instance of the class.
+        promises: names of the class attributes and methods that hold what is declared.
+        methods: names of the methods for which it is declared.
+        doubt: what such a method may do, as in "may read single replies".
+    """
+    kinds = type(algorithm).__mro__
+    for place, kind in enumerate(kinds):
+        if not vars(kind).keys().isdisjoint(promises):
+            return ""
+        for name in methods:
+            if name in vars(kind):
+                return f"{kind.__name__}.{name} {doubt}, and {_advise_to_declare(kind, kinds[place + 1 :])}"
+    return ""
+
+
+def _advise_to_declare(kind: type, bases: Sequence[type]) -> str:
+    name, base = kind.__name__, next((base.__name__ for base in bases if "declares" in vars(base)), "Base")
+    return f"{name} has no `declares` of its own. If it does not, write `declares = {base}.declares` into {name}"
 
 
 def _ask(

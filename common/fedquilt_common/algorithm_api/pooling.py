@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from fedquilt_common.algorithm_api.hooks import ask_number, ask_problem
+from fedquilt_common.algorithm_api.hooks import ask_number, ask_problem, doubt_promise
 from fedquilt_common.algorithm_api.records import Reply, declaration_of
 
 SUB_MODELS: Final = "clients train different sub-models, and each entry has a mean over its own clients"
 _UNDECLARED: Final = "it does not declare that it reads nothing of the replies but their mean"
+_METHODS: Final = ("round", "merge", "aggregate_labels")
 
 
 def pooling_problem(algorithm: object) -> str:
@@ -16,9 +17,12 @@ def pooling_problem(algorithm: object) -> str:
 
     Args:
         algorithm: its ``declares.pooled`` decides, unless it has a method ``pooling_problem`` that returns the reason.
+            Neither counts if it is inherited and the class has a ``round`` or ``merge`` of its own.
     """
     declared = declaration_of(algorithm).pooled
-    return ask_problem(algorithm, "pooling_problem", default=_UNDECLARED if declared is None else declared)
+    problem = ask_problem(algorithm, "pooling_problem", default=_UNDECLARED if declared is None else declared)
+    doubt = "may read more of the replies than their mean"
+    return problem or doubt_promise(algorithm, ("declares", "pooling_problem"), _METHODS, doubt)
 
 
 def reply_weight(algorithm: object, reply: Reply) -> float:

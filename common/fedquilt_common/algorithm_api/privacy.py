@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from fedquilt_common.algorithm_api.hooks import ask_count, ask_problem
+from typing import Final
+
+from fedquilt_common.algorithm_api.hooks import ask_count, ask_problem, doubt_promise
 from fedquilt_common.algorithm_api.records import declaration_of
 
-_UNDECLARED = "it does not declare that its replies reveal nothing of the samples besides what its training reveals"
+_UNDECLARED: Final = (
+    "it does not declare that its replies reveal nothing of the samples besides what its training reveals"
+)
+_METHODS: Final = ("work", "train", "label_samples", "learn_labels", "learn_public")
 
 
 def privacy_problem(algorithm: object) -> str:
@@ -13,9 +18,12 @@ def privacy_problem(algorithm: object) -> str:
 
     Args:
         algorithm: its ``declares.privacy`` decides, unless it has a method ``privacy_problem`` that returns the reason.
+            Neither counts if it is inherited and the class has a ``work`` or ``train`` of its own.
     """
     declared = declaration_of(algorithm).privacy
-    return ask_problem(algorithm, "privacy_problem", default=_UNDECLARED if declared is None else declared)
+    problem = ask_problem(algorithm, "privacy_problem", default=_UNDECLARED if declared is None else declared)
+    doubt = "may reveal more of the samples than training does"
+    return problem or doubt_promise(algorithm, ("declares", "privacy_problem"), _METHODS, doubt)
 
 
 def private_passes(algorithm: object, epochs: int, rounds: int) -> int:

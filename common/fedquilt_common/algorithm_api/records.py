@@ -131,6 +131,9 @@ class State:
 class Declaration:
     """What an algorithm declares about its models in its class attribute ``declares``; these are not hyper-parameters.
 
+    A derived class inherits it, but ``privacy`` and ``pooled`` say something of methods: a class that overrides one of
+    these repeats the declaration, as in ``declares = FedAvg.declares``, or counts as one that declares neither.
+
     Attributes:
         holdout: share of its samples, in [0, 1), that each client keeps for testing where the experiment does not set
             ``data.holdout``. None: the clients do not evaluate; the coordinator does, on the data set's test split.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from fedquilt_common.algorithm_api import ClientContext, Reply, ServerContext, State, Task
+from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, ServerContext, State, Task
 from fedquilt_common.algorithms.fedavg import FedAvg
 
 
@@ -17,6 +18,8 @@ class Echo(FedAvg):
     Attributes:
         step: added to every number of every array.
     """
+
+    declares: ClassVar[Declaration] = FedAvg.declares
 
     step: float = 0.5
 

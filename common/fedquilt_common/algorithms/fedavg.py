@@ -26,7 +26,7 @@ class FedAvg:
     """FedAvg has no hyper-parameters beyond the experiment's ``training``.
 
     Other algorithms derive from it and override one step: ``make_task``, ``merge``, ``train``, ``test``,
-    ``evaluate_clients`` or ``penalty``.
+    ``evaluate_clients`` or ``penalty``. What ``declares`` says of the step then counts only if they repeat it.
     """
 
     declares: ClassVar[Declaration] = Declaration(

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import mean
-from fedquilt_common.algorithm_api import Reply, ServerContext, State
+from fedquilt_common.algorithm_api import Declaration, Reply, ServerContext, State
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.types import ClientId
 
@@ -35,6 +35,8 @@ class FedOPT(FedAvg):
         beta2: decay of the second moment, in [0, 1); without effect on `sgd` and `adagrad`.
         tau: degree of adaptivity, above 0; smaller is more adaptive. Without effect on `sgd`.
     """
+
+    declares: ClassVar[Declaration] = FedAvg.declares
 
     optimizer: Literal["adam", "yogi", "adagrad", "sgd"] = "adam"
     server_lr: float = 0.1

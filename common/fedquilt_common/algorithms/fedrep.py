@@ -6,8 +6,9 @@ Collins et al., "Exploiting Shared Representations for Personalized Federated Le
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from fedquilt_common.algorithm_api import ClientContext, Reply, Task
+from fedquilt_common.algorithm_api import ClientContext, Declaration, Reply, Task
 from fedquilt_common.algorithms.families.private_head import PrivateHead, client_head
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.submodels.heads import Head, drop_arrays
@@ -23,6 +24,8 @@ class FedRep(PrivateHead):
         head_epochs: epochs of the head in a round; None: ``training.epochs``.
         body_epochs: epochs of the base in a round; 1 in the paper.
     """
+
+    declares: ClassVar[Declaration] = PrivateHead.declares
 
     head_epochs: int | None = None
     body_epochs: int = 1

@@ -1,0 +1,93 @@
+"""What a class declares of its methods does not hold for those with which a derived class replaces them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+
+from fedquilt_common.algorithm_api import Declaration, Reply, State, pooling_problem, privacy_problem
+from fedquilt_common.algorithms.fedavg import FedAvg
+from fedquilt_common.algorithms.fedmd import FedMD
+from fedquilt_common.algorithms.fedprox import FedProx
+from fedquilt_common.types import ClientId
+
+
+@dataclass(frozen=True)
+class Median(FedAvg):
+    """A server half that reads each reply."""
+
+    def merge(self, state: State, replies: Mapping[ClientId, Reply], _: Any) -> State:
+        return state
+
+
+@dataclass(frozen=True)
+class Sends(FedProx):
+    """A client half that may send anything."""
+
+    def train(self, *_: Any) -> Reply:
+        return Reply({})
+
+
+class Logs:
+    """A mix-in around the round."""
+
+    def round(self, *arguments: Any) -> Any:
+        return super().round(*arguments)  # type: ignore[misc]  # of the class that it is mixed into
+
+
+class Logged(Logs, FedAvg):
+    """A round around FedAvg's."""
+
+
+class Labels(FedMD):
+    """An average of labels of its own."""
+
+    def aggregate_labels(self, *_: Any) -> Any:
+        return {}
+
+
+class Below(Median):
+    """A class below one that declares nothing."""
+
+
+class Declares(Median):
+    """A class that repeats what is declared."""
+
+    declares: ClassVar[Declaration] = FedAvg.declares
+
+
+class Renamed(FedAvg):
+    """A class that overrides nothing of which FedAvg declares something."""
+
+    def make_task(self, *_: Any) -> Any:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "method"),
+    [
+        (Median(), "Median.merge"),
+        (Below(), "Median.merge"),
+        (Logged(), "Logs.round"),
+        (Labels(), "Labels.aggregate_labels"),
+    ],
+)
+def test_a_server_half_of_its_own_may_read_single_replies(algorithm: object, method: str) -> None:
+    assert pooling_problem(algorithm).startswith(f"{method} may read more of the replies than their mean, and ")
+    assert not privacy_problem(algorithm)
+
+
+def test_a_client_half_of_its_own_may_reveal_samples() -> None:
+    assert privacy_problem(Sends(mu=0.1)) == (
+        "Sends.train may reveal more of the samples than training does, and Sends has no `declares` of its own. If it "
+        "does not, write `declares = FedAvg.declares` into Sends"
+    )
+    assert not pooling_problem(Sends(mu=0.1))
+
+
+@pytest.mark.parametrize("algorithm", [Declares(), Renamed(), FedProx(mu=0.1)])
+def test_a_class_that_repeats_the_declaration_or_overrides_none_of_it_keeps_it(algorithm: object) -> None:
+    assert (pooling_problem(algorithm), privacy_problem(algorithm)) == ("", "")
