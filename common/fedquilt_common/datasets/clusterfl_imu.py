@@ -46,7 +46,7 @@ def _load_persons(place: Path) -> Dataset:
             parts.append(windows)
             labels += [kind] * len(windows)
             persons += [person] * len(windows)
-    return split_each_person(NAME, np.concatenate(parts), np.array(labels), np.array(persons), len(ACTIVITIES))
+    return split_each_person(NAME, np.concatenate(parts), np.array(labels), np.array(persons), ACTIVITIES)
 
 
 def _load_server_test(place: Path) -> Dataset:
@@ -56,7 +56,7 @@ def _load_server_test(place: Path) -> Dataset:
         raise DataUnavailableError(
             f"{files[0]}: has {len(x)} windows, {files[1].name} {len(y)} labels; fetch both again"
         )
-    split = split_each_person(NAME, x, y, np.zeros(len(y), dtype=np.int64), len(ACTIVITIES))
+    split = split_each_person(NAME, x, y, np.zeros(len(y), dtype=np.int64), ACTIVITIES)
     note = f"clusterfl-imu: {_FOLDER} is missing, so the data set is only the {len(y)} windows of server_x_test.txt"
     return Dataset(NAME, split.train, split.test, split.classes, None, note)
 

@@ -9,6 +9,7 @@ images for each gesture. A node of a place counts as a person. Needs Pillow.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +19,15 @@ from fedquilt_common.datasets.tables import split_each_person
 from fedquilt_common.errors import DataUnavailableError, how_to_install
 from fedquilt_common.types import Dataset
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 NAME = "depth"
 GESTURES = ("good", "ok", "victory", "stop", "fist")
 PLACES = ("outdoor", "indoor_normal", "indoor_dark")
 SIDE = 36
 _FOLDER = "depth_dataset"
-_WHITE = np.float32(255)
+_WHITE, _WHITE_16 = np.float32(255), np.float32(65535)
 
 
 def load(folder: Path | None = None) -> Dataset:
@@ -43,7 +47,7 @@ def load(folder: Path | None = None) -> Dataset:
             persons += [person] * len(images)
     if not x:
         raise DataUnavailableError(f"{place}: holds no images such as outdoor/Node0/good/*.png; put them there")
-    return split_each_person(NAME, np.stack(x), np.array(labels), np.array(persons), len(GESTURES))
+    return split_each_person(NAME, np.stack(x), np.array(labels), np.array(persons), GESTURES)
 
 
 def _read_image(path: Path) -> NDArray[np.float32]:
@@ -59,10 +63,15 @@ def _read_image(path: Path) -> NDArray[np.float32]:
                 raise DataUnavailableError(
                     f"{path}: has {image.size} pixels instead of {SIDE} x {SIDE}; fetch it again"
                 )
-            pixels = np.asarray(image.convert("L"), dtype=np.float32)
+            if image.mode.startswith("I"):  # 16 bits, which a conversion to 8 would clip
+                return _scale(image, _WHITE_16)
+            return _scale(image.convert("L"), _WHITE)
     except (OSError, SyntaxError, ValueError) as error:
         raise DataUnavailableError(
             f"{path}: is not a PNG image that Pillow can read: {error}; fetch it again"
         ) from None
-    scaled: NDArray[np.float32] = pixels[None] / _WHITE
+
+
+def _scale(image: Image, white: np.float32) -> NDArray[np.float32]:
+    scaled: NDArray[np.float32] = np.asarray(image, dtype=np.float32)[None] / white
     return scaled

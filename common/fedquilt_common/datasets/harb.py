@@ -15,6 +15,7 @@ state the length of a window, nor the scale: here it has 150 readings, about 10 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +26,16 @@ from numpy.typing import NDArray
 
 from fedquilt_common.datasets.blocks import read_to_end
 from fedquilt_common.datasets.files import dataset_folder, find_files, note_file, open_packed, unpacked_path
-from fedquilt_common.datasets.repairs import describe_repairs
+from fedquilt_common.datasets.repairs import describe_absent_classes, describe_repairs
 from fedquilt_common.datasets.tables import fit_float32
-from fedquilt_common.datasets.windows import cut_windows, find_nearest, hold_out, split_at_gaps, standardise_channels
+from fedquilt_common.datasets.windows import (
+    cut_windows,
+    find_nearest,
+    hold_out,
+    put_in_order,
+    split_at_gaps,
+    standardise_channels,
+)
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset, Examples
 
@@ -44,6 +52,7 @@ HELD_OUT: Final = 0.4
 SMOOTHING: Final = (11, 5)
 """Window and order of the filter."""
 _FIELDS: Final = {2: "heart rate", 4: "gyroscope"}
+_SEPARATOR: Final = re.compile(r"\s*,\s*|\s+")
 _FORM: Final = "write 'time x y z' for the gyroscope, or 'time rate' for the heart rate"
 
 
@@ -81,8 +90,7 @@ def load(folder: Path | None = None) -> Dataset:
     test, _ = _collect([one for one in sessions if one.person in held_out], persons, balance=False)
     standardise_channels(train.x, test.x)
     repairs["windows of walking added by the Savitzky-Golay filter"] = int((train.y == 0).sum()) // 2
-    absent = [activity for label, activity in enumerate(ACTIVITIES) if label not in train.y]
-    notes = [f"there is no window of {activity} to train on" for activity in absent]
+    notes = describe_absent_classes(train.y, ACTIVITIES)
     notes += [f"volunteers {', '.join(sorted(held_out))} are the test set"]
     notes += describe_repairs(repairs)
     return Dataset(NAME, train, test, len(ACTIVITIES), who, f"{NAME}: {'; '.join(notes)}")
@@ -131,7 +139,7 @@ def _read_session(path: Path, place: Path, label: int, repairs: Counter[str]) ->
     with open_packed(path) as stream:
         text = read_to_end(stream, str(path)).decode("utf-8", errors="replace")
     for number, line in enumerate(text.splitlines(), 1):
-        if fields := line.replace(",", " ").split():
+        if fields := _SEPARATOR.split(text) if (text := line.strip()) else []:
             rows[_kind_of(fields, path, number)].append(_parse(fields, path, number))
     heart = [row for row in rows["heart rate"] if row[1] >= 0]
     repairs["negative heart rates left out"] += len(rows["heart rate"]) - len(heart)
@@ -148,6 +156,8 @@ def _read_session(path: Path, place: Path, label: int, repairs: Counter[str]) ->
 
 
 def _kind_of(fields: list[str], path: Path, number: int) -> str:
+    if "" in fields:
+        raise DataUnavailableError(f"{path}, line {number}: has an empty field; {_FORM}")
     if len(fields) not in _FIELDS:
         raise DataUnavailableError(f"{path}, line {number}: has {len(fields)} fields; {_FORM}")
     return _FIELDS[len(fields)]
@@ -172,15 +182,15 @@ def _join(
 
     Args:
         gyro: rows of time and three axes, in any order; the first one of each time counts.
-        heart: rows of time and rate, in any order.
-        repairs: counts the readings of the gyroscope that are left out.
+        heart: rows of time and rate, likewise.
+        repairs: counts the readings that are sorted or left out.
 
     Returns:
         The times, shape (n,), and the axes and the rate, shape (n, 4).
     """
-    times, first = np.unique(gyro[:, 0], return_index=True)
-    beats, place = np.unique(heart[:, 0], return_index=True)
+    gyro, heart = (rows[put_in_order(rows[:, 0], repairs)] for rows in (gyro, heart))
+    times, beats = gyro[:, 0], heart[:, 0]
     near = np.abs(beats[find_nearest(times, beats)] - times) <= REACH
     repairs[f"gyroscope readings without a heart rate within {REACH:g} s left out"] += int((~near).sum())
-    rate = np.interp(times[near], beats, heart[place, 1])
-    return times[near], np.column_stack([gyro[first[near], 1:], rate]).astype(np.float32)
+    rate = np.interp(times[near], beats, heart[:, 1])
+    return times[near], np.column_stack([gyro[near, 1:], rate]).astype(np.float32)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -11,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedquilt_common.datasets.blocks import read_to_end
 from fedquilt_common.datasets.files import open_packed
+from fedquilt_common.datasets.repairs import describe_absent_classes, describe_repairs
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset, Examples
 
@@ -80,7 +83,12 @@ def read_whole_numbers(path: Path, least: int, most: int) -> NDArray[np.int64]:
 
 
 def split_each_person(
-    name: str, x: NDArray[np.float32], y: NDArray[np.int64], person: NDArray[np.int64], classes: int
+    name: str,
+    x: NDArray[np.float32],
+    y: NDArray[np.int64],
+    person: NDArray[np.int64],
+    classes: Sequence[str],
+    repairs: Mapping[str, int] = MappingProxyType({}),
 ) -> Dataset:
     """Split samples: of each person and class, the last 3 of each 10 samples are for testing.
 
@@ -91,13 +99,18 @@ def split_each_person(
         x: samples, float32 of shape (n, ...).
         y: classes, int64 of shape (n,).
         person: of each sample, shape (n,).
-        classes: how many there are.
+        classes: their names.
+        repairs: how many of each kind, as for ``describe_repairs``.
 
     Returns:
-        The data set, with the persons of its training samples as subjects.
+        The data set, with the persons of its training samples as subjects, and a note of the repairs and of the classes
+        without training samples.
     """
     test = np.zeros(len(y), dtype=bool)
     for key in np.unique(np.stack([person, y], axis=1), axis=0):
         own = np.flatnonzero((person == key[0]) & (y == key[1]))
         test[own[np.arange(len(own)) % 10 >= 7]] = True
-    return Dataset(name, Examples(x[~test], y[~test]), Examples(x[test], y[test]), classes, person[~test])
+    train = Examples(x[~test], y[~test])
+    notes = [*describe_absent_classes(train.y, classes), *describe_repairs(repairs)]
+    note = f"{name}: {'; '.join(notes)}" if notes else ""
+    return Dataset(name, train, Examples(x[test], y[test]), len(classes), person[~test], note)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
@@ -64,13 +65,26 @@ def find_nearest(times: NDArray[_Time], others: NDArray[_Time]) -> NDArray[np.in
     return found
 
 
+def put_in_order(times: NDArray[_Time], repairs: Counter[str]) -> NDArray[np.int64]:
+    """Return the position of the first reading of each time, in ascending order of the times.
+
+    Args:
+        times: of the readings, in any order, shape (n,).
+        repairs: counts the readings that were out of order, and those that are left out.
+    """
+    repairs["rows out of order sorted"] += int((times[1:] < times[:-1]).sum())
+    found, first = np.unique(times, return_index=True)
+    repairs["rows with a repeated time left out"] += len(times) - len(found)
+    return first
+
+
 def resample(
     times: NDArray[np.float64], rows: NDArray[np.float64], period: float, gap: float
 ) -> list[NDArray[np.float32]]:
     """Interpolate a time series at equal distances, without crossing gaps.
 
     Args:
-        times: of the readings, in any order, shape (n,); the first reading of each time counts.
+        times: of the readings, ascending, shape (n,).
         rows: of shape (n, channels).
         period: time between two rows of the result, in the unit of ``times``.
         gap: readings that lie further apart are in different parts.
@@ -78,14 +92,12 @@ def resample(
     Returns:
         For each part between gaps its rows, of shape (m, channels), from its first reading on.
     """
-    order, first = np.unique(times, return_index=True)
-    known = rows[first]
-    bounds = [0, *(np.flatnonzero(np.diff(order) > gap) + 1).tolist(), len(order)]
+    bounds = [0, *(np.flatnonzero(np.diff(times) > gap) + 1).tolist(), len(times)]
     parts = []
     for start, end in itertools.pairwise(bounds):
-        own = order[start:end]
+        own = times[start:end]
         grid = own[0] + period * np.arange(int((own[-1] - own[0]) / period + 1e-6) + 1)
-        columns = [np.interp(grid, own, known[start:end, channel]) for channel in range(rows.shape[1])]
+        columns = [np.interp(grid, own, rows[start:end, channel]) for channel in range(rows.shape[1])]
         parts.append(np.column_stack(columns).astype(np.float32))
     return parts
 

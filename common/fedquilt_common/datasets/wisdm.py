@@ -27,7 +27,14 @@ from fedquilt_common.datasets.archives import PublishedFile, read_files
 from fedquilt_common.datasets.files import dataset_folder, note_file
 from fedquilt_common.datasets.repairs import describe_repairs
 from fedquilt_common.datasets.tables import fit_float32
-from fedquilt_common.datasets.windows import HALF_SHARED, cut_windows, find_nearest, hold_out, standardise_channels
+from fedquilt_common.datasets.windows import (
+    HALF_SHARED,
+    cut_windows,
+    find_nearest,
+    hold_out,
+    put_in_order,
+    standardise_channels,
+)
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset, Examples
 
@@ -120,7 +127,7 @@ def _read_readings(file: PublishedFile, person: int, repairs: Counter[str]) -> d
     for activity in np.unique(rows["activity"]).tolist():
         if ACTIVITIES[activity] is not None:
             own = rows[rows["activity"] == activity][["time", "x", "y", "z"]]
-            sessions[_Session(person, activity)] = _put_in_order(own, repairs)
+            sessions[_Session(person, activity)] = own[put_in_order(own["time"], repairs)]
     return sessions
 
 
@@ -172,14 +179,6 @@ def _check(rows: _Readings, file: PublishedFile, person: int) -> None:
             number = int(np.flatnonzero(wrong)[0])
             lines = [n for n, line in enumerate(file.data.splitlines(), 1) if line.strip(b"; \t")]
             raise DataUnavailableError(f"{file.where}, line {lines[number]}: {words}; fetch the file again")
-
-
-def _put_in_order(rows: _Readings, repairs: Counter[str]) -> _Readings:
-    """Sort rows by time, and keep the first one of each time."""
-    repairs["rows out of order sorted"] += int((np.diff(rows["time"]) < 0).sum())
-    times, first = np.unique(rows["time"], return_index=True)
-    repairs["rows with a repeated time left out"] += len(rows) - len(times)
-    return rows[first]
 
 
 def _cut_sessions(

@@ -129,13 +129,15 @@ def test_no_window_spans_a_time_without_heart_rates(place: Path) -> None:
 def test_an_activity_that_nobody_did_is_noted(place: Path) -> None:
     for person in VOLUNTEERS:
         (place / "harb" / person / "studying-1.txt").unlink()
-    assert "there is no window of studying to train on" in harb.load(place).note
+    assert "there is no sample of studying to train on" in harb.load(place).note
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("1.0 2 3\n", "line 1: has 3 fields"),
+        ("1.0,400,,\n", "line 1: has an empty field"),
+        ("1.0 60\n1.1,,2,3\n", "line 2: has an empty field"),
         ("1.0 60\n1.1 fast\n", "line 2: holds something that is not a number"),
         ("1.0 60\n\n1.1 1 2 nan\n", "line 3: holds a number that is not finite"),
         ("1.0 60\n1.1 1 2 1e39\n", "line 2: holds a number that is not finite, or too large"),
@@ -145,6 +147,16 @@ def test_damaged_files_name_their_line(text: str, words: str, place: Path) -> No
     (place / "harb" / "anna" / "sleeping-2.txt").write_text(text)
     with pytest.raises(DataUnavailableError, match=words):
         harb.load(place)
+
+
+def test_lines_out_of_order_and_times_that_are_there_twice_are_noted(place: Path) -> None:
+    before, path = harb.load(place), place / "harb" / "anna" / "walking-1.txt"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[::-1], "  ", lines[0].replace(" ", " , ") + "  "]))
+    found = harb.load(place)
+    assert "rows out of order sorted" in found.note
+    assert "1 row with a repeated time left out" in found.note
+    assert bytes(found.train.x) == bytes(before.train.x)
 
 
 def test_one_volunteer_is_not_enough(tmp_path: Path) -> None:

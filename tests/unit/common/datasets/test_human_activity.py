@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +121,8 @@ def test_harbox_as_it_is_published(tmp_path: Path) -> None:
     assert (found.train.x.min(), found.train.x.max()) == (0.0, 1.0)
     assert found.subjects is not None
     assert sorted(set(found.subjects)) == [2, 10]
+    absent = (f"there is no sample of {activity} to train on" for activity in ("Call", "Hop", "Wave"))
+    assert found.note == f"harbox: {'; '.join(absent)}"
 
 
 def test_harbox_is_resampled_by_its_timestamps(tmp_path: Path) -> None:
@@ -128,10 +131,19 @@ def test_harbox_is_resampled_by_its_timestamps(tmp_path: Path) -> None:
     rows = np.column_stack([times, *(axis + (times - 1.6e12) / 1000 for axis in range(9))])
     (tmp_path / "harbox" / "1").mkdir(parents=True)
     np.savetxt(tmp_path / "harbox" / "1" / "Walk_train.txt", rows[::-1])  # in any order
-    windows = harbox._read_windows(tmp_path / "harbox" / "1" / "Walk_train.txt")
+    repairs = Counter[str]()
+    windows = harbox._read_windows(tmp_path / "harbox" / "1" / "Walk_train.txt", repairs)
     assert windows.shape == (4, 9, 100)
     for window, start in zip(windows, (0.0, 2.0, 4.0, 13.0), strict=True):
         np.testing.assert_allclose(window[3], 3 + start + 0.02 * np.arange(100), atol=1e-3)
+    assert +repairs == {"rows out of order sorted": len(rows) - 1, "pauses of more than 1 s": 1}
+
+
+def test_harbox_of_times_in_seconds(tmp_path: Path) -> None:
+    (tmp_path / "harbox" / "1").mkdir(parents=True)
+    np.savetxt(tmp_path / "harbox" / "1" / "Walk_train.txt", 0.02 * np.arange(1000)[:, None] + np.zeros(10))
+    with pytest.raises(DataUnavailableError, match=r"no file has a window: .* the time in milliseconds"):
+        harbox.load(tmp_path)
 
 
 def test_harbox_without_persons(tmp_path: Path) -> None:
@@ -153,12 +165,24 @@ def test_depth_as_it_is_published(tmp_path: Path) -> None:
     assert found.train.x.max() == np.float32(6) / np.float32(255)
     assert found.subjects is not None
     assert np.bincount(found.subjects).tolist() == [7, 7]
+    absent = (f"there is no sample of {gesture} to train on" for gesture in ("good", "ok", "victory", "fist"))
+    assert found.note == f"depth: {'; '.join(absent)}"
     image.new("L", (640, 480)).save(tmp_path / "depth" / "outdoor" / "Node3" / "stop" / "large.png")
     with pytest.raises(DataUnavailableError, match="instead of 36 x 36"):
         depth.load(tmp_path)
     (tmp_path / "depth" / "outdoor" / "Node3" / "stop" / "large.png").write_bytes(b"GIF89a")
     with pytest.raises(DataUnavailableError, match="is not a PNG image"):
         depth.load(tmp_path)
+
+
+def test_an_image_of_16_bits_has_the_shades_of_one_of_8(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install pillow")
+    shades = np.linspace(0, 255, 36 * 36).astype(np.uint8).reshape(36, 36)
+    image.fromarray(shades).save(tmp_path / "8.png")
+    image.fromarray(shades * np.uint16(257)).save(tmp_path / "16.png")
+    plain, fine = (depth._read_image(tmp_path / f"{bits}.png") for bits in (8, 16))
+    np.testing.assert_array_equal(plain, fine)
+    np.testing.assert_array_equal(plain[0], shades / np.float32(255))
 
 
 def test_depth_without_images(tmp_path: Path) -> None:
