@@ -13,20 +13,22 @@ def gradient_count(steps: int, momentum: float, pull: float = 0.0) -> float:
     """Return how many gradients a client's steps add up to: ``||a||_1`` of FedNova.
 
     Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS 2020,
-    section 4. It is the distance that the steps cover, in learning rates, if every gradient is 1. Without a proximal
-    term it equals ``[t - rho (1 - rho^t) / (1 - rho)] / (1 - rho)`` for t steps with the momentum rho, and t without
-    momentum. With a proximal term and no momentum it equals ``[1 - (1 - pull)^t] / pull``.
+    section 4. A gradient's coefficient in ``a`` is how far it alone has moved the client by the last step, in learning
+    rates; with momentum and a proximal term it can be negative. Without a proximal term the norm equals
+    ``[t - rho (1 - rho^t) / (1 - rho)] / (1 - rho)`` for t steps with the momentum rho, and t without momentum. With a
+    proximal term and no momentum it equals ``[1 - (1 - pull)^t] / pull``.
 
     Args:
         steps: number of steps, 1 or more.
         momentum: of SGD, in [0, 1).
         pull: learning rate times weight of the proximal term, in [0, 1).
     """
-    moved = velocity = 0.0
-    for _ in range(steps):
-        velocity = momentum * velocity + 1 - pull * moved
+    count, moved, velocity = 1.0, 1.0, 1.0  # the last gradient moves one step
+    for _ in range(steps - 1):
+        velocity = momentum * velocity - pull * moved
         moved += velocity
-    return moved
+        count += abs(moved)
+    return count
 
 
 def sgd_problem(training: TrainingSettings, why: str) -> str:

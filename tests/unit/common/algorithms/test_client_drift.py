@@ -175,6 +175,17 @@ def test_the_number_of_gradients_has_the_papers_closed_forms() -> None:
         assert gradient_count(steps, 0.0, pull) == pytest.approx((1 - (1 - pull) ** steps) / pull)
 
 
+@pytest.mark.parametrize(("rho", "pull"), [(0.0, 0.3), (0.9, 0.0), (0.9, 0.05), (0.99, 0.5)])
+def test_the_number_of_gradients_is_the_sum_of_what_each_gradient_alone_moves(rho: float, pull: float) -> None:
+    """With momentum and a proximal term, some gradients end up moving the model back: their amount counts, too."""
+    moved = velocity = np.zeros(28)
+    for gradient in np.eye(28):  # each column follows one gradient
+        velocity = rho * velocity + gradient - pull * moved
+        moved = moved + velocity
+    assert gradient_count(28, rho, pull) == pytest.approx(np.abs(moved).sum())
+    assert (moved < 0).any() == (rho * pull > 0)
+
+
 def test_fednova_by_hand() -> None:
     """Two clients with 1 and 3 samples, which made 2 and 10 steps: tau = 8, and each moves by its normalised update."""
     replies = {
