@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedquilt_common.aggregation.exact_numbers import BITS, from_bits, to_bits
 from fedquilt_common.algorithm_api import (
     Algorithm,
     ClientContext,
@@ -64,7 +64,7 @@ def evaluate_on_clients(state: State, ctx: ServerContext, models: Sequence[Evalu
         state.arrays if "global" in models else {},
         expect=(shapes, {}),
         metrics={"samples": (0.0, _MOST_SAMPLES)},
-        dtypes=dict.fromkeys(shapes, "int64"),
+        dtypes=dict.fromkeys(shapes, BITS),
     )
     replies = yield dict.fromkeys(ctx.fleet, request)
     report = {**state.report, f"client_{task.main.name}": client_scores(replies, task, models[-1])}
@@ -131,12 +131,12 @@ def evaluation_reply(
         personal_counts: of the client's own model; None: it is not evaluated.
 
     Returns:
-        A reply with the metric ``samples`` and an array ``<model>_<count>`` for each count. Floating-point arrays are
-        narrowed on their way, so the counts travel as the bits of float64 in int64.
+        A reply with the metric ``samples`` and an array ``<model>_<count>`` for each count.
+        The counts travel as their bits.
     """
     counts: dict[Evaluated, ScoreCounts | None] = {"global": global_counts, "personal": personal_counts}
     arrays = {
-        _array_name(model, name): np.asarray(count, np.float64).view(np.int64)
+        _array_name(model, name): to_bits(count)
         for model, found in counts.items() if found is not None
         for name, count in found.items()
     }  # fmt: skip
@@ -208,9 +208,4 @@ def _tested(replies: Mapping[ClientId, Reply]) -> dict[ClientId, Reply]:
 
 
 def _counts(reply: Reply, task: LearningTask, model: Evaluated) -> ScoreCounts:
-    return {name: _decode(np.asarray(reply.arrays[_array_name(model, name)])) for name in task.count_shapes}
-
-
-def _decode(bits: NDArray[Any]) -> NDArray[np.float64]:
-    """Return a count from its bits; a client may send any, so what is not finite becomes finite."""
-    return np.clip(np.nan_to_num(bits.view(np.float64)), -_LARGEST, _LARGEST)
+    return {name: from_bits(np.asarray(reply.arrays[_array_name(model, name)]), _LARGEST) for name in task.count_shapes}

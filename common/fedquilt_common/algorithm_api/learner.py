@@ -177,6 +177,14 @@ class Learner(Protocol):
         """Momentum of SGD, in [0, 1); 0 for other optimisers."""
 
     @property
+    def weight_decay(self) -> float:
+        """Weight decay, 0 or more."""
+
+    @property
+    def batch(self) -> int:
+        """Samples in a batch; the last one of an epoch may have fewer."""
+
+    @property
     def optimiser(self) -> OptimiserName:
         """Name of the optimiser, such as ``sgd`` or ``adam-keras``."""
 

@@ -2,8 +2,9 @@
 
 Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS 2020,
 equation 8: x <- x - tau * sum of p_i * (x - y_i) / ||a_i||_1. p_i is the client's part of the round's samples,
-||a_i||_1 the number of gradients that its steps add up to, and tau = sum of p_i * ||a_i||_1. It is FedAvg if all
-clients take equally many steps. Buffers of norm layers have no gradient; they are averaged as in FedAvg.
+||a_i||_1 the number of gradients that its steps add up to, and tau = sum of p_i * ||a_i||_1. Here a_i has the learning
+rate in it: the paper's clients have the same one, ours may have their own. It is FedAvg if all clients take equally
+many steps of the same rate. Buffers of norm layers have no gradient; they are averaged as in FedAvg.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.training.penalties import pull_to_start
 from fedquilt_common.types import ClientId
 
-GRADIENTS = "gradients"
-"""The metric with ||a_i||_1."""
+LENGTH = "step_length"
+"""The metric with ||a_i||_1 times the client's learning rate, which may differ from the others'."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +67,13 @@ class FedNova(FedAvg):
         return problem
 
     def make_task(self, state: State, ctx: ServerContext) -> Task:
-        return Task("train", state.arrays, metrics={GRADIENTS: (1e-9, 1e12)})
+        return Task("train", state.arrays, metrics={LENGTH: (1e-30, 1e12)})
 
     def merge(self, state: State, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> State:
-        counts = {client: reply.metrics[GRADIENTS] for client, reply in replies.items()}
-        most, samples = max(counts.values()), sum(replies[client].weight for client in sorted(replies))
-        normalised = {c: replace(reply, weight=reply.weight * (most / counts[c])) for c, reply in replies.items()}
-        tau = sum(replies[client].weight * counts[client] for client in sorted(replies)) / samples
+        lengths = {client: reply.metrics[LENGTH] for client, reply in replies.items()}
+        most, samples = max(lengths.values()), sum(replies[client].weight for client in sorted(replies))
+        normalised = {c: replace(reply, weight=reply.weight * (most / lengths[c])) for c, reply in replies.items()}
+        tau = sum(replies[client].weight * lengths[client] for client in sorted(replies)) / samples
         length = tau / most * sum(normalised[client].weight for client in sorted(replies)) / samples
         parameters = {name: state.arrays[name] for name in state.arrays if name in ctx.parameters}
         buffers = mean(replies, like={name: state.arrays[name] for name in state.arrays if name not in parameters})
@@ -81,8 +82,9 @@ class FedNova(FedAvg):
 
     def train(self, task: Task, ctx: ClientContext) -> Reply:
         trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, penalty=self.penalty())
-        count = gradient_count(trained.steps, ctx.learner.momentum, ctx.learner.lr * self.mu)
-        metrics = {"loss": trained.loss, "train_seconds": trained.seconds, GRADIENTS: count}
+        lr = ctx.learner.lr
+        count = gradient_count(trained.steps, ctx.learner.momentum, lr * self.mu)
+        metrics = {"loss": trained.loss, "train_seconds": trained.seconds, LENGTH: lr * count}
         return Reply(trained.arrays, len(ctx.data), metrics)
 
     def penalty(self) -> Penalty | None:

@@ -30,7 +30,7 @@ from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.types import Arrays, ClientId
 
 PART, STEP = "fair_weight", "fair_step"
-"""The metrics with F_k^q and h_k / L."""
+"""The metrics with F_k^q L and h_k, where L is 1 / learning rate of the client."""
 _LEAST_LOSS: Final = 1e-10
 
 
@@ -68,7 +68,7 @@ class QFedAvg(FedAvg):
     def merge(self, state: State, replies: Mapping[ClientId, Reply], ctx: ServerContext) -> State:
         fair = {client: replace(reply, weight=reply.metrics[PART]) for client, reply in replies.items()}
         parts = sum(replies[client].metrics[PART] for client in sorted(replies))
-        # h_k / L is at least F_k^q; a client that sends less would make the server's step longer than the mean's
+        # h_k is at least F_k^q L; a client that sends less would make the server's step longer than the mean's
         steps = sum(max(replies[client].metrics[name] for name in (PART, STEP)) for client in sorted(replies))
         average = mean(fair, like=state.arrays)
         trained = {name: average[name] for name in average if name in ctx.parameters}
@@ -78,8 +78,10 @@ class QFedAvg(FedAvg):
         loss = ctx.learner.evaluate(task.arrays, ctx.data)["loss"] + _LEAST_LOSS
         trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed)
         length = squared_distance(task.arrays, trained.arrays, ctx.learner.parameters)
-        fair = {PART: loss**self.q, STEP: self.q * loss ** (self.q - 1) * length / ctx.learner.lr + loss**self.q}
-        metrics = {"loss": trained.loss, "train_seconds": trained.seconds, **fair}
+        smoothness = 1 / ctx.learner.lr
+        part = loss**self.q * smoothness
+        step = self.q * loss ** (self.q - 1) * length * smoothness**2 + part
+        metrics = {"loss": trained.loss, "train_seconds": trained.seconds, PART: part, STEP: step}
         return Reply(trained.arrays, len(ctx.data), metrics)
 
 

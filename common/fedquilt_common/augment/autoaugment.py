@@ -2,7 +2,7 @@
 
 Cubuk et al., "AutoAugment: Learning Augmentation Policies from Data", CVPR 2019, table 7 of the appendix. Each image
 gets one of 25 sub-policies. A sub-policy is two operations, each with a probability and a magnitude from 0 to 9.
-The operations are defined for bytes; here the batch's least value counts as 0, black, and its greatest as 255, white.
+The operations are defined for bytes; here black counts as 0 and white as 255 (``find_span``).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from fedquilt_common.augment.images import (
     adjust_contrast,
     adjust_saturation,
     blend,
+    find_span,
     rotation,
     shearing,
     transform_affine,
@@ -72,7 +73,7 @@ def auto_augment(x: Images, rng: np.random.Generator) -> Images:
     Returns:
         New images in the shape and dtype of ``x``.
     """
-    span = float(x.min()), float(x.max())
+    span = find_span(x)
     x, drawn = x.copy(), rng.integers(len(POLICY), size=len(x))
     for number, steps in enumerate(POLICY):
         for name, probability, magnitude in steps:

@@ -3,7 +3,7 @@
 Random horizontal flip, random crop, random rotation, colour jitter (colour images only) and random affine map. The
 thesis gives no magnitudes and says that the steps change images slightly; ours are the constants below. Images have
 shape (n, channels, height, width) and any floating-point dtype, which the functions keep. Pixels from outside an image
-get the least value of the batch, black. ``Numbers`` are float64.
+are black (``find_span``). ``Numbers`` are float64.
 """
 
 from __future__ import annotations
@@ -52,6 +52,12 @@ def five_steps(x: Images, rng: np.random.Generator) -> Images:
     return transform_affine(x, _random_maps(len(x), x.shape[2:], rng))
 
 
+def find_span(x: Images) -> ValueRange:
+    """Return the values of black and of white: 0 and 1 for pixels within them, else the batch's least and greatest."""
+    least, greatest = float(x.min()), float(x.max())
+    return (0.0, 1.0) if least >= 0 and greatest <= 1 else (least, greatest)
+
+
 def flip(x: Images, which: NDArray[np.bool_]) -> Images:
     """Mirror images left to right.
 
@@ -76,7 +82,7 @@ def crop(x: Images, down: NDArray[np.int64], right: NDArray[np.int64]) -> Images
     taken = x[np.arange(len(x))[:, None, None, None], np.arange(x.shape[1])[:, None, None],
               rows[:, None, :, None], columns[:, None, None, :]]  # fmt: skip
     inside = row_inside[:, None, :, None] & column_inside[:, None, None, :]
-    return np.where(inside, taken, x.min()).astype(x.dtype)
+    return np.where(inside, taken, find_span(x)[0]).astype(x.dtype)
 
 
 def _shifted_indices(by: NDArray[np.int64], size: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -123,15 +129,15 @@ def transform_affine(x: Images, maps: Numbers, black: float | None = None) -> Im
     Args:
         x: images of shape (n, channels, height, width).
         maps: from old to new places (x, y, 1) in pixels from the middle, shape (n, 2, 3).
-        black: value of what comes from outside; None: the least of ``x``.
+        black: value of what comes from outside; None: that of ``find_span``.
 
     Returns:
         New images in the shape and dtype of ``x``.
     """
-    result = np.empty_like(x)
+    result, outside = np.empty_like(x), find_span(x)[0] if black is None else black
     for start in range(0, len(x), _IMAGES_AT_A_TIME):
         some = slice(start, start + _IMAGES_AT_A_TIME)
-        result[some] = _transform(x[some], maps[some], x.min() if black is None else black)
+        result[some] = _transform(x[some], maps[some], outside)
     return result
 
 
@@ -161,7 +167,7 @@ def _values_at(x: Images, places: NDArray[np.int64], outside: float) -> Numbers:
 
 
 def jitter_colours(x: Images, brightness: Numbers, contrast: Numbers, saturation: Numbers) -> Images:
-    """Change brightness, then contrast, then saturation; values stay in the batch's range.
+    """Change brightness, then contrast, then saturation; values stay from black to white.
 
     Args:
         x: images of shape (n, channels, height, width).
@@ -176,7 +182,7 @@ def jitter_colours(x: Images, brightness: Numbers, contrast: Numbers, saturation
 
 def adjust_brightness(x: Images, factor: Numbers, span: ValueRange | None = None) -> Images:
     """Blend images, (n, channels, height, width), with black by ``factor``, shape (n,); 0 gives black."""
-    return blend(x, np.full_like(x, x.min() if span is None else span[0]), factor, span)
+    return blend(x, np.full_like(x, (span or find_span(x))[0]), factor, span)
 
 
 def adjust_contrast(x: Images, factor: Numbers, span: ValueRange | None = None) -> Images:
@@ -205,8 +211,8 @@ def blend(x: Images, other: Images, factor: Numbers, span: ValueRange | None = N
         x: images of shape (n, channels, height, width).
         other: images of a shape that broadcasts to that of ``x``.
         factor: for each image, shape (n,).
-        span: None: the least and the greatest value of ``x``.
+        span: the values of black and of white; None: those of ``find_span``.
     """
-    share, (black, white) = factor[:, None, None, None], span or (x.min(), x.max())
+    share, (black, white) = factor[:, None, None, None], span or find_span(x)
     mixed: Images = (share * x + (1 - share) * other).clip(black, white).astype(x.dtype)
     return mixed

@@ -73,5 +73,4 @@ def _read_image(path: Path) -> NDArray[np.float32]:
 
 
 def _scale(image: Image, white: np.float32) -> NDArray[np.float32]:
-    scaled: NDArray[np.float32] = np.asarray(image, dtype=np.float32)[None] / white
-    return scaled
+    return np.divide(np.asarray(image, dtype=np.float32)[None], white, dtype=np.float32)

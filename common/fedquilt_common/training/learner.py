@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fedquilt_common.algorithm_api import BatchLoss, Loss, OutputViews, Penalty, TrainingPhase, TrainingResult
 from fedquilt_common.algorithm_api.learner import deepest_exit
-from fedquilt_common.errors import DataUnavailableError, ExperimentError
+from fedquilt_common.errors import DataUnavailableError, ExperimentError, TrainingDivergedError
 from fedquilt_common.learning_tasks import LearningTask, ScoreCounts, add_counts
 from fedquilt_common.models.static_norm import StaticBatchNorm, list_statistics
 from fedquilt_common.rejections import first_problem
@@ -37,7 +37,7 @@ from fedquilt_common.training.memory_layout import choose_layout, evaluated_form
 from fedquilt_common.training.module_arrays import load_arrays, to_arrays
 from fedquilt_common.training.precision import choose_arithmetic, evaluation_device, keep_kernels, widen_halves
 from fedquilt_common.training.private_phases import charge_phases, check_buffers, make_module_private, secret_seed
-from fedquilt_common.training.sgd_loop import SgdLoop, check_all_finite, trainable_parameters
+from fedquilt_common.training.sgd_loop import SgdLoop, check_all_finite, divergence_advice, trainable_parameters
 from fedquilt_common.training.training_checks import check_only, check_schedule
 from fedquilt_common.types import Arrays, Examples, OptimiserName, Progress
 
@@ -133,6 +133,16 @@ class TorchLearner:
     def momentum(self) -> float:
         """Momentum of SGD, in [0, 1); 0 for other optimisers."""
         return self.training.momentum
+
+    @property
+    def weight_decay(self) -> float:
+        """Weight decay, 0 or more."""
+        return self.training.weight_decay
+
+    @property
+    def batch(self) -> int:
+        """Samples in a batch; the last one of an epoch may have fewer."""
+        return self.training.batch
 
     @property
     def optimiser(self) -> OptimiserName:
@@ -288,7 +298,7 @@ class TorchLearner:
         """Measure the static batch norms' means and variances in one pass over ``data`` (HeteroFL, section 3).
 
         They are those of all samples together (``StaticBatchNorm``). The statistics in ``arrays`` do not matter. Raises
-        as ``evaluate``.
+        as ``evaluate``, and ``TrainingDivergedError`` if one is not finite.
 
         Returns:
             ``running_mean`` and ``running_var`` of each such norm by name, float32 of shape (channels,). Empty for a
@@ -305,8 +315,14 @@ class TorchLearner:
         for norm in norms:
             norm.start_collecting()
         passes.run_all(data, statistics_batches(data) if norms else [])
-        measured = to_arrays(module)
-        return {name: measured[name] for name in list_statistics(module)}
+        arrays = to_arrays(module)
+        measured = {name: arrays[name] for name in list_statistics(module)}
+        for name, values in measured.items():
+            if not np.isfinite(values).all():
+                raise TrainingDivergedError(
+                    f"the statistics '{name}' are not finite; {divergence_advice(self.training)}"
+                )
+        return measured
 
     def _passes(self, module: nn.Module, data: Examples) -> ForwardPasses:
         return prepare_passes(module, data, evaluation_device(self.training), self.threads)

@@ -361,7 +361,7 @@ def _set_mode(module: nn.Module, batch: int) -> None:
 def _read_finite(loss: Tensor, step: int, training: Training) -> float:
     value = loss.item()
     if not math.isfinite(value):
-        raise TrainingDivergedError(f"the loss became {value} in step {step}; {_divergence_advice(training)}")
+        raise TrainingDivergedError(f"the loss became {value} in step {step}; {divergence_advice(training)}")
     return value
 
 
@@ -373,10 +373,11 @@ def check_all_finite(module: nn.Module, steps: int, training: Training) -> None:
     """
     for name, tensor in module.state_dict().items():
         if not torch.isfinite(tensor).all():
-            raise TrainingDivergedError(f"'{name}' is not finite after {steps} steps; {_divergence_advice(training)}")
+            raise TrainingDivergedError(f"'{name}' is not finite after {steps} steps; {divergence_advice(training)}")
 
 
-def _divergence_advice(training: Training) -> str:
+def divergence_advice(training: Training) -> str:
+    """Return what to change in settings with which numbers did not stay finite."""
     if problem := half_precision_problem(training.optimiser, training.precision):
         return problem
     narrow = training.precision in ("fp16", "amp")

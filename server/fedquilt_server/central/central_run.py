@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from fedquilt_common.aggregation.norm_statistics import use_statistics
 from fedquilt_common.algorithm_api import State
 from fedquilt_common.datasets.shares import take_samples
 from fedquilt_common.errors import ExperimentError, RunFailedError
@@ -187,9 +188,9 @@ class CentralRun:
         trained = self._train(number, should_stop)
         seq = self._note(_reply(number, trained, samples))
         started = time.perf_counter()
-        scores = self._evaluate(trained.state, number)
+        state, scores = self._evaluate(trained.state, number)
         evaluated = time.perf_counter() - started
-        model, extra = self._checkpoints.write(trained.state)
+        model, extra = self._checkpoints.write(state)
         now = clock.now()
         row = _row(number, trained.seconds, model.size, max(now - began, 0.0), evaluated, scores)
         stored = StoredCheckpoint(number, seq, model.digest, extra, now, "", row, _NO_TRAFFIC)
@@ -226,9 +227,14 @@ class CentralRun:
         measured = {name: float(peak) for name, peak in peaks.items() if peak is not None}
         return _TrainedRound(State(found.arrays, optimiser), found.seconds, {"loss": found.loss, **measured})
 
-    def _evaluate(self, state: State, number: int) -> Mapping[str, float]:
-        due = self.plan.recorded.evaluates_after(number)
-        return self._bench.learner.evaluate(state.arrays, self._test) if due else {}
+    def _evaluate(self, state: State, number: int) -> tuple[State, Mapping[str, float]]:
+        """Evaluate a round if that is due; return the state with the statistics of static norms, and the scores."""
+        if not self.plan.recorded.evaluates_after(number):
+            return state, {}
+        learner = self._bench.learner
+        measured = use_statistics(learner.statistics(state.arrays, self._data))
+        ready = replace(state, arrays={**state.arrays, **measured})
+        return ready, learner.evaluate(ready.arrays, self._test)
 
     def _note(self, event: Event) -> int:
         seq = self.folder.journal.append(event, _NO_TRAFFIC)

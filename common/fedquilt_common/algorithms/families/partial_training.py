@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from fedquilt_common.aggregation.averages import SubModelUpdate, aggregate
 from fedquilt_common.aggregation.client_evaluation import EVALUATE, count_locally, evaluate_locally
+from fedquilt_common.aggregation.exact_numbers import BITS, to_bits
+from fedquilt_common.aggregation.norm_statistics import pool_statistics
 from fedquilt_common.algorithm_api import (
     ClientContext,
     Declaration,
@@ -143,7 +145,8 @@ class PartialTraining(ABC):
 
     def work(self, task: Task, ctx: ClientContext) -> Reply:
         if task.kind == "statistics":
-            return Reply(ctx.learner.statistics(task.arrays, ctx.data), len(ctx.data))
+            measured = ctx.learner.statistics(task.arrays, ctx.data)
+            return Reply({name: to_bits(x) for name, x in measured.items()}, len(ctx.data))
         held = ctx.learning_task.held_classes(ctx.data.y) if self.mask_absent_classes else None
         if task.kind == EVALUATE:
             return count_locally(task, ctx, deepest_exit if held is None else masked_views(held))
@@ -194,10 +197,13 @@ class PartialTraining(ABC):
     def _collect_statistics(
         self, arrays: Arrays, ctx: ServerContext
     ) -> Generator[Mapping[ClientId, Task], Mapping[ClientId, Reply], Arrays]:
-        """Run the sBN pass (HeteroFL, section 3) as an exchange with all connected clients: no sample leaves one."""
+        """Run the sBN pass (HeteroFL, section 3) as an exchange with all connected clients: no sample leaves one.
+
+        The statistics travel as their bits: a mean in half precision would change a small variance beside it.
+        """
         anatomy = ctx.anatomy
         shapes = {name: anatomy.arrays[name].shape for name in anatomy.statistics}
-        task = Task("statistics", arrays, expect=shapes)
+        task = Task("statistics", arrays, expect=shapes, dtypes=dict.fromkeys(shapes, BITS))
         replies = yield dict.fromkeys(sorted(ctx.fleet), task)
         return {**arrays, **pool_statistics(replies, anatomy)}
 
@@ -232,32 +238,3 @@ def masked_views(held: NDArray[np.bool_]) -> OutputViews:
         held: the classes of which the client has training samples, shape (classes,).
     """
     return lambda outputs: [np.where(held, logits, np.float32(0)) for logits in deepest_exit(outputs)]
-
-
-def pool_statistics(replies: Mapping[ClientId, Reply], anatomy: Anatomy) -> dict[str, NDArray[Any]]:
-    """Pool means and variances over all clients' samples.
-
-    Args:
-        replies: each with ``running_mean`` and ``running_var`` of each static norm, shape (channels,), and its number
-            of samples as weight.
-        anatomy: names the statistics.
-
-    Returns:
-        Float32 mean and variance over all samples in the same shapes. ``num_batches_tracked`` is 1: norm
-        layers then use the statistics.
-    """
-    result: dict[str, NDArray[Any]] = {}
-    ordered = [replies[client] for client in sorted(replies)]
-    weights = np.array([reply.weight for reply in ordered]) / sum(reply.weight for reply in ordered)
-    for name in anatomy.statistics:
-        if not name.endswith("running_mean"):
-            continue
-        norm = name.removesuffix("running_mean")
-        means = np.stack([np.asarray(reply.arrays[name], np.float64) for reply in ordered])
-        spread = np.stack([np.asarray(reply.arrays[f"{norm}running_var"], np.float64) for reply in ordered])
-        mean = np.tensordot(weights, means, 1)
-        result[name] = mean.astype(np.float32)
-        variance = np.tensordot(weights, spread + means**2, 1) - mean**2
-        result[f"{norm}running_var"] = np.maximum(variance, 0.0).astype(np.float32)
-        result[f"{norm}num_batches_tracked"] = np.array(1, np.int64)
-    return result

@@ -189,8 +189,8 @@ def test_the_number_of_gradients_is_the_sum_of_what_each_gradient_alone_moves(rh
 def test_fednova_by_hand() -> None:
     """Two clients with 1 and 3 samples, which made 2 and 10 steps: tau = 8, and each moves by its normalised update."""
     replies = {
-        0: Reply({"w": np.array([3.0], np.float32), "mean": np.array([0.0], np.float32)}, 1.0, {"gradients": 2.0}),
-        1: Reply({"w": np.array([11.0], np.float32), "mean": np.array([4.0], np.float32)}, 3.0, {"gradients": 10.0}),
+        0: Reply({"w": np.array([3.0], np.float32), "mean": np.array([0.0], np.float32)}, 1.0, {"step_length": 0.2}),
+        1: Reply({"w": np.array([11.0], np.float32), "mean": np.array([4.0], np.float32)}, 3.0, {"step_length": 1.0}),
     }
     state = State({"w": np.ones(1, np.float32), "mean": np.zeros(1, np.float32)})
     merged = make("fednova").merge(state, replies, Server())
@@ -219,7 +219,15 @@ def test_fednovas_proximal_term_is_that_of_fedprox() -> None:
         for name in ("fednova", "fedprox")
     )
     assert fednova.arrays["w"] == fedprox.arrays["w"]
-    assert fednova.metrics["gradients"] == pytest.approx(gradient_count(4, 0.0, 0.05))
+    assert fednova.metrics["step_length"] == pytest.approx(0.1 * gradient_count(4, 0.0, 0.05))
+
+
+@pytest.mark.parametrize(("name", "fields", "step"), [("fednova", {}, 0.055), ("qfedavg", {"q": 0.0}, 2 / 110)])
+def test_clients_of_other_learning_rates_weigh_the_same(name: str, fields: dict[str, float], step: float) -> None:
+    """After one step each, the server follows the mean gradient, although one client went ten times as far."""
+    boards = [clients(epochs=(1, 1), lr=lr)[number] for number, lr in enumerate((0.1, 0.01))]
+    gradient = np.mean([curve * (2.5 - optimum) for curve, optimum in zip(CURVES, OPTIMA, strict=True)])
+    assert model(play(make(name, **fields), boards, 1, start=2.5)) == pytest.approx(2.5 - step * gradient, rel=1e-6)
 
 
 @pytest.mark.parametrize("q", [0.0, 0.5, 2.0])
@@ -272,4 +280,4 @@ def test_the_steps_that_amp_repeats_count_once() -> None:
     x = 100 * SLOPES[0]
     assert board.memory["w"][0] == pytest.approx(-2 * x * SLOPES[0] * OPTIMA[0], rel=0.02)  # hardly changes in 3 steps
     counted = make("fednova").work(Task("train", start), board)
-    assert counted.metrics["gradients"] == 3
+    assert counted.metrics["step_length"] == pytest.approx(3e-6)

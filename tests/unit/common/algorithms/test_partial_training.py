@@ -82,6 +82,13 @@ def test_every_connected_client_measures_static_norms_drawn_or_not(algorithm: An
     measured = steps.send({client: answer(task) for client, task in tasks.items()})
     assert sorted(measured) == list(range(len(KINDS)))
     assert {task.kind for task in measured.values()} == {"statistics"}
+    found = {name: np.full(4, 1e5, np.float32) for name in NORM}  # beyond what `wire.up: fp16` holds
+    client: Any = SimpleNamespace(data=range(3), learner=SimpleNamespace(statistics=lambda *_: found))
+    reply = algorithm.work(measured[0], client)
+    assert {name: str(np.asarray(array).dtype) for name, array in reply.arrays.items()} == measured[0].dtypes
+    with pytest.raises(StopIteration) as ended:
+        steps.send(dict.fromkeys(measured, reply))
+    assert all(np.array_equal(ended.value.value.arrays[name], array) for name, array in found.items())
 
 
 def test_only_matching_channel_groups_are_cut() -> None:

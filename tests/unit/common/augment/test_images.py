@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from fedquilt_common.augment import images
+from fedquilt_common.augment.autoaugment import auto_augment
 from fedquilt_common.augment.images import (
     adjust_brightness,
     adjust_contrast,
     adjust_saturation,
     crop,
+    find_span,
     five_steps,
     flip,
     jitter_colours,
@@ -43,7 +47,7 @@ def test_flips_mirror_only_whom_they_are_told_to() -> None:
 @pytest.mark.parametrize(("down", "right"), [(0, 0), (1, -2), (-1, 3), (4, 0)])
 def test_a_crop_of_the_padded_image(down: int, right: int) -> None:
     x = batch(side=6)
-    padded = np.pad(x, ((0, 0), (0, 0), (4, 4), (4, 4)), constant_values=x.min())
+    padded = np.pad(x, ((0, 0), (0, 0), (4, 4), (4, 4)), constant_values=0)
     expected = padded[:, :, 4 + down : 10 + down, 4 + right : 10 + right]
     assert (crop(x, np.full(len(x), down), np.full(len(x), right)) == expected).all()
 
@@ -99,7 +103,17 @@ def test_colours() -> None:
     mean = luma.mean(axis=(1, 2))[:, None, None, None]
     np.testing.assert_allclose(adjust_contrast(x, zero), np.broadcast_to(mean, x.shape), atol=1e-5)
     np.testing.assert_allclose(adjust_saturation(x, zero), np.broadcast_to(luma[:, None], x.shape), atol=1e-5)
-    assert (jitter_colours(x, np.full(6, 9.0), one, one) <= x.max()).all()
+    assert (jitter_colours(x, np.full(6, 9.0), one, one) <= 1).all()
+
+
+@pytest.mark.parametrize("change", [five_steps, auto_augment])
+def test_what_an_image_becomes_does_not_depend_on_the_shades_of_the_others(change: Any) -> None:
+    """Black is 0 and white is 1 for pixels, even in a batch of bright images; other numbers have no such values."""
+    bright = 0.4 + 0.2 * batch(3, 8, 40)
+    others = np.concatenate([bright[:-1], np.linspace(0, 1, 192, dtype=np.float32).reshape(1, 3, 8, 8)])
+    assert (change(bright, np.random.default_rng(3))[:-1] == change(others, np.random.default_rng(3))[:-1]).all()
+    assert find_span(bright) == (0, 1)
+    assert find_span(bright - 1) == (float((bright - 1).min()), float((bright - 1).max()))
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
@@ -109,7 +123,7 @@ def test_five_steps(channels: int, side: int) -> None:
     kept = x.copy()
     found = five_steps(x, np.random.default_rng(3))
     assert (found.shape, found.dtype) == (x.shape, x.dtype)
-    assert x.min() - 1e-6 <= found.min() <= found.max() <= x.max() + 1e-6
+    assert -1e-6 <= found.min() <= found.max() <= 1 + 1e-6
     assert (x == kept).all()
     assert not any((a == b).all() for a, b in zip(found, x, strict=True))
     assert (found == five_steps(x, np.random.default_rng(3))).all()

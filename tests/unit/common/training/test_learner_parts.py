@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedquilt_common.aggregation.exact_numbers import to_bits
+from fedquilt_common.aggregation.norm_statistics import pool_statistics
 from fedquilt_common.algorithm_api import Reply
-from fedquilt_common.algorithms.families.partial_training import pool_statistics
 from fedquilt_common.errors import DataUnavailableError, PayloadError
 from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification, Regression
@@ -185,7 +186,7 @@ def test_a_norm_with_two_names_is_measured_and_evaluated() -> None:
 
     one, twin, data = learner(Named), learner(with_static_norm), examples(60)
     start, plain_start = one.init(0), twin.init(0)
-    replies = {0: Reply(one.statistics(start, data), 60)}
+    replies = {0: Reply({name: to_bits(x) for name, x in one.statistics(start, data).items()}, 60)}
     ready = {**start, **pool_statistics(replies, blueprint(Named).anatomy)}
     plain_ready = {**plain_start, **twin.statistics(plain_start, data), "1.num_batches_tracked": np.array(1)}
     assert one.evaluate(ready, data.take(np.arange(4))) == twin.evaluate(plain_ready, data.take(np.arange(4)))

@@ -6,13 +6,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from torch import nn
 
 from fedquilt_common.errors import ExperimentError, RunFailedError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment
+from fedquilt_common.models.static_norm import StaticBatchNorm
 from fedquilt_common.wire.codec import FileArrays
 from fedquilt_server.central.central_run import CentralRun, CentralStoppedError
 from fedquilt_server.central.plan import plan_central
+from fedquilt_server.lab.workbench import Workbench
 from fedquilt_server.library.recorded_run import read_run
 from fedquilt_server.library.run_snapshot import read_snapshot
 from fedquilt_server.report.contents import make_contents
@@ -146,6 +150,23 @@ def test_samples_of_all_clients_train_the_model(trained: Path) -> None:
 def test_evaluation_is_due_as_in_the_experiment(tmp_path: Path) -> None:
     train(tmp_path / "run", {"evaluate_every": 3})
     assert [row.accuracy is not None for row in read_run(tmp_path / "run").rounds] == [False, False, True, True]
+
+
+def normed(input_shape: tuple[int, ...], classes: int) -> Any:
+    """A model with a static norm."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), StaticBatchNorm(16), nn.ReLU(), nn.Linear(16, classes))
+
+
+def test_static_norms_are_measured_on_the_training_samples(tmp_path: Path) -> None:
+    """So the scores, of a batch of test samples or of many, are those of the published model."""
+    train(tmp_path / "run", {"model": {"name": f"{__name__}:normed"}}, epochs=2)
+    arrays = FileArrays(tmp_path / "run" / "global.safetensors")
+    assert int(arrays["2.num_batches_tracked"]) == 1
+    bench = Workbench(experiment({"model": {"name": f"{__name__}:normed"}}))
+    inputs = bench.dataset.train.x.reshape(-1, 64) @ arrays["1.weight"].T + arrays["1.bias"]
+    np.testing.assert_allclose(arrays["2.running_mean"], inputs.mean(0), rtol=1e-4, atol=1e-5)
+    scores = bench.learner.evaluate(arrays, bench.dataset.test)
+    assert read_run(tmp_path / "run").rounds[-1].accuracy == scores["accuracy"]
 
 
 def test_with_mixed_data_the_kept_samples_are_the_test_set(tmp_path: Path) -> None:
