@@ -137,7 +137,7 @@ def _read_session(path: Path, place: Path, label: int, repairs: Counter[str]) ->
     """Read a file; None if it lacks readings of either kind, or has no whole window."""
     rows: dict[str, list[list[float]]] = {kind: [] for kind in _FIELDS.values()}
     with open_packed(path) as stream:
-        text = read_to_end(stream, str(path)).decode("utf-8", errors="replace")
+        text = read_to_end(stream, str(path)).decode("utf-8-sig", errors="replace")
     for number, line in enumerate(text.splitlines(), 1):
         if fields := _SEPARATOR.split(text) if (text := line.strip()) else []:
             rows[_kind_of(fields, path, number)].append(_parse(fields, path, number))

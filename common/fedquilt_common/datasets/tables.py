@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -47,7 +48,7 @@ def read_table(path: Path, columns: int, delimiter: str | None = None) -> NDArra
 def read_precise_table(path: Path, columns: int, delimiter: str | None = None) -> NDArray[np.float64]:
     """Read a table as ``read_table`` does, but in float64 of shape (n, columns), which times in milliseconds need."""
     with open_packed(path) as stream:
-        data = read_to_end(stream, str(path))
+        data = read_to_end(stream, str(path)).removeprefix(codecs.BOM_UTF8)
     if not data.strip():
         raise DataUnavailableError(f"{path}: is empty, but should have {columns} columns; fetch it again")
     try:

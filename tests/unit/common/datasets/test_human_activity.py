@@ -130,9 +130,11 @@ def test_harbox_is_resampled_by_its_timestamps(tmp_path: Path) -> None:
     times = np.concatenate([np.arange(0, 4000, 10), np.arange(4000, 8000, 40), np.arange(13_000, 15_500, 20)]) + 1.6e12
     rows = np.column_stack([times, *(axis + (times - 1.6e12) / 1000 for axis in range(9))])
     (tmp_path / "harbox" / "1").mkdir(parents=True)
-    np.savetxt(tmp_path / "harbox" / "1" / "Walk_train.txt", rows[::-1])  # in any order
+    path = tmp_path / "harbox" / "1" / "Walk_train.txt"
+    np.savetxt(path, rows[::-1])  # in any order
+    path.write_text(path.read_text(), encoding="utf-8-sig")  # with a byte order mark, as some editors write it
     repairs = Counter[str]()
-    windows = harbox._read_windows(tmp_path / "harbox" / "1" / "Walk_train.txt", repairs)
+    windows = harbox._read_windows(path, repairs)
     assert windows.shape == (4, 9, 100)
     for window, start in zip(windows, (0.0, 2.0, 4.0, 13.0), strict=True):
         np.testing.assert_allclose(window[3], 3 + start + 0.02 * np.arange(100), atol=1e-3)
