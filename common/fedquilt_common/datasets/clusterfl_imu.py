@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from fedquilt_common.datasets.files import SUFFIXES, dataset_folder, find_file
+from fedquilt_common.datasets.repairs import describe_absent_classes
 from fedquilt_common.datasets.tables import read_table, read_whole_numbers, split_each_person
 from fedquilt_common.errors import DataUnavailableError
 from fedquilt_common.types import Dataset
@@ -57,8 +58,9 @@ def _load_server_test(place: Path) -> Dataset:
             f"{files[0]}: has {len(x)} windows, {files[1].name} {len(y)} labels; fetch both again"
         )
     split = split_each_person(NAME, x, y, np.zeros(len(y), dtype=np.int64), ACTIVITIES)
-    note = f"clusterfl-imu: {_FOLDER} is missing, so the data set is only the {len(y)} windows of server_x_test.txt"
-    return Dataset(NAME, split.train, split.test, split.classes, None, note)
+    missing = f"{_FOLDER} is missing, so the data set is only the {len(y)} windows of server_x_test.txt"
+    notes = [missing, *describe_absent_classes(split.train.y, ACTIVITIES)]
+    return Dataset(NAME, split.train, split.test, split.classes, None, f"{NAME}: {'; '.join(notes)}")
 
 
 def _read_windows(path: Path, delimiter: str | None) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
