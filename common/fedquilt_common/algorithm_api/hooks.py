@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 from fedquilt_common.errors import AlgorithmError, FedquiltError
@@ -80,19 +80,20 @@ def doubt_promise(algorithm: object, promises: Collection[str], methods: Collect
         methods: names of the methods for which it is declared.
         doubt: what such a method may do, as in "may read single replies".
     """
-    kinds = type(algorithm).__mro__
-    for place, kind in enumerate(kinds):
+    own, kinds = type(algorithm).__name__, type(algorithm).__mro__
+    base = next((kind for kind in kinds if "declares" in vars(kind)), None)
+    if base is None or "declares" in getattr(algorithm, "__dict__", {}):
+        return ""  # the instance has a declaration of its own
+    for kind in kinds:
         if not vars(kind).keys().isdisjoint(promises):
             return ""
         for name in methods:
             if name in vars(kind):
-                return f"{kind.__name__}.{name} {doubt}, and {_advise_to_declare(kind, kinds[place + 1 :])}"
+                return (
+                    f"{kind.__name__}.{name} {doubt}, and {own} has no `declares` of its own. If it does not, write "
+                    f"`declares = {base.__name__}.declares` into {own}"
+                )
     return ""
-
-
-def _advise_to_declare(kind: type, bases: Sequence[type]) -> str:
-    name, base = kind.__name__, next((base.__name__ for base in bases if "declares" in vars(base)), "Base")
-    return f"{name} has no `declares` of its own. If it does not, write `declares = {base}.declares` into {name}"
 
 
 def _ask(

@@ -9,7 +9,7 @@ from fedquilt_common.algorithm_api.records import Reply, declaration_of
 
 SUB_MODELS: Final = "clients train different sub-models, and each entry has a mean over its own clients"
 _UNDECLARED: Final = "it does not declare that it reads nothing of the replies but their mean"
-_METHODS: Final = ("round", "merge", "aggregate_labels")
+_METHODS: Final = ("round", "merge", "evaluate_clients", "aggregate_labels")
 
 
 def pooling_problem(algorithm: object) -> str:
@@ -17,7 +17,8 @@ def pooling_problem(algorithm: object) -> str:
 
     Args:
         algorithm: its ``declares.pooled`` decides, unless it has a method ``pooling_problem`` that returns the reason.
-            Neither counts if it is inherited and the class has a ``round`` or ``merge`` of its own.
+            Neither counts if it is inherited and the class has a ``round``, ``merge``, ``evaluate_clients`` or
+            ``aggregate_labels`` of its own.
     """
     declared = declaration_of(algorithm).pooled
     problem = ask_problem(algorithm, "pooling_problem", default=_UNDECLARED if declared is None else declared)

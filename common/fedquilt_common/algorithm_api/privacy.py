@@ -10,7 +10,7 @@ from fedquilt_common.algorithm_api.records import declaration_of
 _UNDECLARED: Final = (
     "it does not declare that its replies reveal nothing of the samples besides what its training reveals"
 )
-_METHODS: Final = ("work", "train", "label_samples", "learn_labels", "learn_public")
+_METHODS: Final = ("work", "train", "test", "label_samples", "learn_labels", "learn_public")
 
 
 def privacy_problem(algorithm: object) -> str:
@@ -18,7 +18,7 @@ def privacy_problem(algorithm: object) -> str:
 
     Args:
         algorithm: its ``declares.privacy`` decides, unless it has a method ``privacy_problem`` that returns the reason.
-            Neither counts if it is inherited and the class has a ``work`` or ``train`` of its own.
+            Neither counts if it is inherited and the class has a ``work``, ``train`` or ``test`` of its own.
     """
     declared = declaration_of(algorithm).privacy
     problem = ask_problem(algorithm, "privacy_problem", default=_UNDECLARED if declared is None else declared)

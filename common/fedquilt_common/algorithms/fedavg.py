@@ -26,7 +26,8 @@ class FedAvg:
     """FedAvg has no hyper-parameters beyond the experiment's ``training``.
 
     Other algorithms derive from it and override one step: ``make_task``, ``merge``, ``train``, ``test``,
-    ``evaluate_clients`` or ``penalty``. What ``declares`` says of the step then counts only if they repeat it.
+    ``evaluate_clients`` or ``penalty``. ``declares`` is inherited, but for what it says of an overridden method
+    (``Declaration``).
     """
 
     declares: ClassVar[Declaration] = Declaration(

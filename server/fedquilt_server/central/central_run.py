@@ -188,7 +188,8 @@ class CentralRun:
         trained = self._train(number, should_stop)
         seq = self._note(_reply(number, trained, samples))
         started = time.perf_counter()
-        state, scores = self._evaluate(trained.state, number)
+        state = self._measure(trained.state)
+        scores = self._evaluate(state, number)
         evaluated = time.perf_counter() - started
         model, extra = self._checkpoints.write(state)
         now = clock.now()
@@ -227,14 +228,14 @@ class CentralRun:
         measured = {name: float(peak) for name, peak in peaks.items() if peak is not None}
         return _TrainedRound(State(found.arrays, optimiser), found.seconds, {"loss": found.loss, **measured})
 
-    def _evaluate(self, state: State, number: int) -> tuple[State, Mapping[str, float]]:
-        """Evaluate a round if that is due; return the state with the statistics of static norms, and the scores."""
-        if not self.plan.recorded.evaluates_after(number):
-            return state, {}
-        learner = self._bench.learner
-        measured = use_statistics(learner.statistics(state.arrays, self._data))
-        ready = replace(state, arrays={**state.arrays, **measured})
-        return ready, learner.evaluate(ready.arrays, self._test)
+    def _measure(self, state: State) -> State:
+        """Return a trained state with the statistics of static norms, which training leaves as they were."""
+        measured = use_statistics(self._bench.learner.statistics(state.arrays, self._data))
+        return replace(state, arrays={**state.arrays, **measured})
+
+    def _evaluate(self, state: State, number: int) -> Mapping[str, float]:
+        due = self.plan.recorded.evaluates_after(number)
+        return self._bench.learner.evaluate(state.arrays, self._test) if due else {}
 
     def _note(self, event: Event) -> int:
         seq = self.folder.journal.append(event, _NO_TRAFFIC)

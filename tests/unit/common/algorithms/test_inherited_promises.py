@@ -49,8 +49,41 @@ class Labels(FedMD):
         return {}
 
 
+class Probes(FedAvg):
+    """A further exchange of its own."""
+
+    def evaluate_clients(self, *_: Any) -> Any:
+        return None
+
+
+class Checks(FedAvg):
+    """A test that may send anything."""
+
+    def test(self, *_: Any) -> Reply:
+        return Reply({})
+
+
 class Below(Median):
     """A class below one that declares nothing."""
+
+
+class Instance(Median):
+    """An instance that declares something itself."""
+
+    def __init__(self) -> None:
+        self.__dict__["declares"] = FedAvg.declares
+
+
+class Alone:
+    """A class that derives from none that declares anything."""
+
+    def __init__(self) -> None:
+        self.declares = FedAvg.declares
+
+    def round(self, *_: Any) -> Any:
+        return None
+
+    work = round
 
 
 class Declares(Median):
@@ -73,6 +106,7 @@ class Renamed(FedAvg):
         (Below(), "Median.merge"),
         (Logged(), "Logs.round"),
         (Labels(), "Labels.aggregate_labels"),
+        (Probes(), "Probes.evaluate_clients"),
     ],
 )
 def test_a_server_half_of_its_own_may_read_single_replies(algorithm: object, method: str) -> None:
@@ -80,14 +114,20 @@ def test_a_server_half_of_its_own_may_read_single_replies(algorithm: object, met
     assert not privacy_problem(algorithm)
 
 
-def test_a_client_half_of_its_own_may_reveal_samples() -> None:
-    assert privacy_problem(Sends(mu=0.1)) == (
-        "Sends.train may reveal more of the samples than training does, and Sends has no `declares` of its own. If it "
-        "does not, write `declares = FedAvg.declares` into Sends"
+@pytest.mark.parametrize(("algorithm", "method"), [(Sends(mu=0.1), "Sends.train"), (Checks(), "Checks.test")])
+def test_a_client_half_of_its_own_may_reveal_samples(algorithm: object, method: str) -> None:
+    assert privacy_problem(algorithm).startswith(f"{method} may reveal more of the samples than training does, and ")
+    assert not pooling_problem(algorithm)
+
+
+def test_the_advice_names_the_class_that_the_experiment_names() -> None:
+    """A mix-in must not declare anything: it may be mixed into an algorithm that reads single replies."""
+    assert pooling_problem(Logged()) == (
+        "Logs.round may read more of the replies than their mean, and Logged has no `declares` of its own. If it does "
+        "not, write `declares = FedAvg.declares` into Logged"
     )
-    assert not pooling_problem(Sends(mu=0.1))
 
 
-@pytest.mark.parametrize("algorithm", [Declares(), Renamed(), FedProx(mu=0.1)])
-def test_a_class_that_repeats_the_declaration_or_overrides_none_of_it_keeps_it(algorithm: object) -> None:
+@pytest.mark.parametrize("algorithm", [Declares(), Renamed(), FedProx(mu=0.1), Instance(), Alone()])
+def test_what_repeats_the_declaration_or_overrides_none_of_it_keeps_it(algorithm: object) -> None:
     assert (pooling_problem(algorithm), privacy_problem(algorithm)) == ("", "")

@@ -157,15 +157,20 @@ def normed(input_shape: tuple[int, ...], classes: int) -> Any:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), StaticBatchNorm(16), nn.ReLU(), nn.Linear(16, classes))
 
 
-def test_static_norms_are_measured_on_the_training_samples(tmp_path: Path) -> None:
+def test_static_norms_are_measured_on_the_training_samples_after_each_round(tmp_path: Path) -> None:
     """So the scores, of a batch of test samples or of many, are those of the published model."""
-    train(tmp_path / "run", {"model": {"name": f"{__name__}:normed"}}, epochs=2)
-    arrays = FileArrays(tmp_path / "run" / "global.safetensors")
-    assert int(arrays["2.num_batches_tracked"]) == 1
-    bench = Workbench(experiment({"model": {"name": f"{__name__}:normed"}}))
-    inputs = bench.dataset.train.x.reshape(-1, 64) @ arrays["1.weight"].T + arrays["1.bias"]
-    np.testing.assert_allclose(arrays["2.running_mean"], inputs.mean(0), rtol=1e-4, atol=1e-5)
-    scores = bench.learner.evaluate(arrays, bench.dataset.test)
+    changes = {"model": {"name": f"{__name__}:normed"}, "evaluate_every": 2}
+    bench = Workbench(experiment(changes))
+    run = CentralRun(plan_central(experiment(changes), 0.0, 3), tmp_path / "run")
+    states: list[dict[str, Any]] = []
+    run.execute(never, lambda _: states.append({k: np.array(v) for k, v in run._checkpoints.read().arrays.items()}))
+    run.release()
+    assert len(states) == 2  # and the first round is not evaluated
+    for arrays in states:
+        inputs = bench.dataset.train.x.reshape(-1, 64) @ arrays["1.weight"].T + arrays["1.bias"]
+        np.testing.assert_allclose(arrays["2.running_mean"], inputs.mean(0), rtol=1e-4, atol=1e-5)
+        assert int(arrays["2.num_batches_tracked"]) == 1
+    scores = bench.learner.evaluate(FileArrays(tmp_path / "run" / "global.safetensors"), bench.dataset.test)
     assert read_run(tmp_path / "run").rounds[-1].accuracy == scores["accuracy"]
 
 
