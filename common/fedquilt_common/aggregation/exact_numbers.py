@@ -20,7 +20,8 @@ def from_bits(bits: NDArray[Any], largest: float) -> NDArray[np.float64]:
     """Return numbers from their bits; a client may send any, so what is not finite becomes finite.
 
     Args:
-        bits: int64 of any shape.
+        bits: int64 of any shape; or the numbers themselves, as in stored replies of an earlier version.
         largest: the greatest amount of a number.
     """
-    return np.clip(np.nan_to_num(bits.view(np.float64)), -largest, largest)
+    numbers = bits.astype(np.float64) if bits.dtype.kind == "f" else bits.view(np.float64)
+    return np.clip(np.nan_to_num(numbers), -largest, largest)

@@ -81,19 +81,16 @@ def doubt_promise(algorithm: object, promises: Collection[str], methods: Collect
         doubt: what such a method may do, as in "may read single replies".
     """
     own, kinds = type(algorithm).__name__, type(algorithm).__mro__
-    base = next((kind for kind in kinds if "declares" in vars(kind)), None)
-    if base is None or "declares" in getattr(algorithm, "__dict__", {}):
+    holder = next((place for place, kind in enumerate(kinds) if not vars(kind).keys().isdisjoint(promises)), None)
+    if holder is None or not getattr(algorithm, "__dict__", {}).keys().isdisjoint(promises):
         return ""  # the instance has a declaration of its own
-    for kind in kinds:
-        if not vars(kind).keys().isdisjoint(promises):
-            return ""
-        for name in methods:
-            if name in vars(kind):
-                return (
-                    f"{kind.__name__}.{name} {doubt}, and {own} has no `declares` of its own. If it does not, write "
-                    f"`declares = {base.__name__}.declares` into {own}"
-                )
-    return ""
+    found = (f"{kind.__name__}.{name}" for kind in kinds[:holder] for name in methods if name in vars(kind))
+    if not (method := next(found, "")):
+        return ""
+    return (
+        f"{method} {doubt}, and {own} has no `declares` of its own. If it does not, write `declares = "
+        f"{kinds[holder].__name__}.declares` into {own}"
+    )
 
 
 def _ask(

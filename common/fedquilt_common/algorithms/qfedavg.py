@@ -29,7 +29,7 @@ from fedquilt_common.algorithms.families.local_steps import sgd_problem
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.types import Arrays, ClientId
 
-PART, STEP = "fair_weight", "fair_step"
+PART, STEP = "fair_part", "fair_length"
 """The metrics with F_k^q L and h_k, where L is 1 / learning rate of the client."""
 _LEAST_LOSS: Final = 1e-10
 

@@ -3,7 +3,8 @@
 Ouyang et al., "ClusterFL: A Similarity-Aware Federated Learning System for Human Activity Recognition", MobiSys 2021.
 Reads the folders as the authors publish them, in ``<FEDQUILT_DATA>/depth`` or the folder ``depth_dataset`` in it:
 ``outdoor``, ``indoor_normal`` and ``indoor_dark``, in each of them ``Node0`` and so on, and in these a folder of PNG
-images for each gesture. A node of a place counts as a person. Needs Pillow.
+images for each gesture, of 8 bits a pixel or of 16: white is 255 or 65,535. A node of a place counts as a person.
+Needs Pillow.
 """
 
 from __future__ import annotations

@@ -139,8 +139,8 @@ def _read_session(path: Path, place: Path, label: int, repairs: Counter[str]) ->
     with open_packed(path) as stream:
         text = read_to_end(stream, str(path)).decode("utf-8-sig", errors="replace")
     for number, line in enumerate(text.splitlines(), 1):
-        if content := line.strip():
-            fields = _SEPARATOR.split(content)
+        if content := line.strip().removesuffix(","):  # some programs end each line with a comma
+            fields = _SEPARATOR.split(content.strip())
             rows[_kind_of(fields, path, number)].append(_parse(fields, path, number))
     heart = [row for row in rows["heart rate"] if row[1] >= 0]
     repairs["negative heart rates left out"] += len(rows["heart rate"]) - len(heart)

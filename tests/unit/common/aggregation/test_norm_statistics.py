@@ -39,4 +39,14 @@ def test_whatever_bits_a_client_sends_the_statistics_are_finite(hostile: float) 
     bad = Reply(dict.fromkeys(NAMES, to_bits(np.full(3, hostile))), 5)
     pooled = pool_statistics({0: reply(np.eye(3)), 1: bad}, NET)
     assert all(np.isfinite(pooled[name]).all() for name in NAMES)
-    assert (pooled[VARIANCE] >= 0).all()
+
+
+def test_no_variance_is_negative() -> None:
+    bad = Reply({MEAN: to_bits(np.zeros(3)), VARIANCE: to_bits(np.full(3, -9.0))}, 5)
+    assert (pool_statistics({0: bad}, NET)[VARIANCE] == 0).all()
+
+
+def test_stored_statistics_of_an_earlier_version_are_the_numbers_themselves() -> None:
+    stored = Reply({MEAN: np.full(3, 2, np.float32), VARIANCE: np.full(3, 4, np.float32)}, 5)
+    pooled = pool_statistics({0: stored}, NET)
+    assert (pooled[MEAN].tolist(), pooled[VARIANCE].tolist()) == ([2, 2, 2], [4, 4, 4])

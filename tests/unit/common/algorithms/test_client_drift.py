@@ -249,7 +249,7 @@ def test_a_client_that_understates_its_step_does_not_lengthen_the_servers() -> N
     """``h_k`` is at least ``L * F_k^q``, so the server goes no farther than the weighted mean."""
     algorithm, state = make("qfedavg", q=1.0), State({"w": np.ones(1, np.float32)})
     for step in (0.0, 1e-300):
-        reply = Reply({"w": np.array([3.0], np.float32)}, 1.0, {"fair_weight": 1.0, "fair_step": step})
+        reply = Reply({"w": np.array([3.0], np.float32)}, 1.0, {"fair_part": 1.0, "fair_length": step})
         assert algorithm.merge(state, {0: reply}, Server()).arrays["w"][0] == 3.0
 
 

@@ -63,6 +63,20 @@ class Checks(FedAvg):
         return Reply({})
 
 
+class Distils(FedMD):
+    """A distillation that may send anything."""
+
+    def learn_public(self, *_: Any) -> Any:
+        return {}
+
+
+class Works(FedAvg):
+    """Work of its own."""
+
+    def work(self, *_: Any) -> Reply:
+        return Reply({})
+
+
 class Below(Median):
     """A class below one that declares nothing."""
 
@@ -114,7 +128,15 @@ def test_a_server_half_of_its_own_may_read_single_replies(algorithm: object, met
     assert not privacy_problem(algorithm)
 
 
-@pytest.mark.parametrize(("algorithm", "method"), [(Sends(mu=0.1), "Sends.train"), (Checks(), "Checks.test")])
+@pytest.mark.parametrize(
+    ("algorithm", "method"),
+    [
+        (Sends(mu=0.1), "Sends.train"),
+        (Checks(), "Checks.test"),
+        (Works(), "Works.work"),
+        (Distils(), "Distils.learn_public"),
+    ],
+)
 def test_a_client_half_of_its_own_may_reveal_samples(algorithm: object, method: str) -> None:
     assert privacy_problem(algorithm).startswith(f"{method} may reveal more of the samples than training does, and ")
     assert not pooling_problem(algorithm)

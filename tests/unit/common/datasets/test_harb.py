@@ -152,7 +152,7 @@ def test_damaged_files_name_their_line(text: str, words: str, place: Path) -> No
 def test_lines_out_of_order_and_times_that_are_there_twice_are_noted(place: Path) -> None:
     before, path = harb.load(place), place / "harb" / "anna" / "walking-1.txt"
     lines = path.read_text().splitlines()
-    shuffled = [*lines[::-1], "  ", lines[0].replace(" ", " , ") + "  "]
+    shuffled = [*lines[::-1], "  ", lines[0].replace(" ", " , ") + ",  "]
     path.write_text("\n".join(shuffled), encoding="utf-8-sig")  # with a byte order mark, as some editors write it
     found = harb.load(place)
     assert "rows out of order sorted" in found.note

@@ -139,6 +139,11 @@ def test_harbox_is_resampled_by_its_timestamps(tmp_path: Path) -> None:
     for window, start in zip(windows, (0.0, 2.0, 4.0, 13.0), strict=True):
         np.testing.assert_allclose(window[3], 3 + start + 0.02 * np.arange(100), atol=1e-3)
     assert +repairs == {"rows out of order sorted": len(rows) - 1, "pauses of more than 1 s": 1}
+    np.savetxt(path.with_name("Hop_train.txt"), rows[:50])
+    note = harbox.load(tmp_path).note
+    assert note.endswith(
+        "; 1 file without a whole window left out; 1 pause of more than 1 s; 624 rows out of order sorted"
+    )
 
 
 def test_harbox_of_times_in_seconds(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedquilt_common.aggregation.exact_numbers import to_bits
 from fedquilt_common.aggregation.norm_statistics import pool_statistics
 from fedquilt_common.algorithm_api import Reply
-from fedquilt_common.errors import DataUnavailableError, PayloadError
+from fedquilt_common.errors import DataUnavailableError, PayloadError, TrainingDivergedError
 from fedquilt_common.experiment.training_section import Training
 from fedquilt_common.learning_tasks import Classification, Regression
 from fedquilt_common.models.static_norm import StaticBatchNorm
@@ -190,6 +190,13 @@ def test_a_norm_with_two_names_is_measured_and_evaluated() -> None:
     ready = {**start, **pool_statistics(replies, blueprint(Named).anatomy)}
     plain_ready = {**plain_start, **twin.statistics(plain_start, data), "1.num_batches_tracked": np.array(1)}
     assert one.evaluate(ready, data.take(np.arange(4))) == twin.evaluate(plain_ready, data.take(np.arange(4)))
+
+
+def test_statistics_that_are_not_finite_are_refused() -> None:
+    one = learner(with_static_norm)
+    start = {name: array * np.float32(1e38) for name, array in one.init(0).items() if array.dtype == np.float32}
+    with pytest.raises(TrainingDivergedError, match=r"the statistics '1\.running_mean' are not finite; "):
+        one.statistics({**one.init(0), **start}, examples(60))
 
 
 def test_evaluation_uses_collected_statistics() -> None:
