@@ -21,7 +21,7 @@ def from_bits(bits: NDArray[Any], largest: float) -> NDArray[np.float64]:
 
     Args:
         bits: int64 of any shape; or the numbers themselves, as in stored replies of an earlier version.
-        largest: the greatest amount of a number.
+        largest: the greatest absolute value of a number.
     """
     numbers = bits.astype(np.float64) if bits.dtype.kind == "f" else bits.view(np.float64)
     return np.clip(np.nan_to_num(numbers), -largest, largest)

@@ -68,28 +68,45 @@ def ask_count(algorithm: object, name: str, *arguments: Any, default: int) -> in
     return int(_ask(algorithm, name, arguments, default, _is_count, "a whole number of at least 1"))
 
 
-def doubt_promise(algorithm: object, promises: Collection[str], methods: Collection[str], doubt: str) -> str:
-    """Return why what an algorithm declares may not hold: its class has replaced a method; empty if it has not.
+def find_override(algorithm: object, promises: Collection[str], methods: Collection[str]) -> tuple[str, str] | None:
+    """Find a method with which an algorithm's class replaces one of which a base class declares something.
 
-    What a class declares of its methods need not hold for those with which a derived class replaces them, unless that
-    class repeats the promise.
+    What is declared need not hold for the new method, unless its class declares it again.
 
     Args:
         algorithm: an instance of the class.
         promises: names of the class attributes and methods that hold what is declared.
         methods: names of the methods for which it is declared.
-        doubt: what such a method may do, as in "may read single replies".
+
+    Returns:
+        The method, such as ``Median.merge``, and the name of the class that declares; None if nothing is replaced, or
+        if the instance declares it.
     """
-    own, kinds = type(algorithm).__name__, type(algorithm).__mro__
+    kinds = type(algorithm).__mro__
     holder = next((place for place, kind in enumerate(kinds) if not vars(kind).keys().isdisjoint(promises)), None)
     if holder is None or not getattr(algorithm, "__dict__", {}).keys().isdisjoint(promises):
-        return ""  # the instance has a declaration of its own
+        return None
+    if isinstance(vars(kinds[holder]).get("declares"), property):  # it answers for the instance
+        return None
     found = (f"{kind.__name__}.{name}" for kind in kinds[:holder] for name in methods if name in vars(kind))
-    if not (method := next(found, "")):
+    return next(((method, kinds[holder].__name__) for method in found), None)
+
+
+def doubt_promise(algorithm: object, promises: Collection[str], methods: Collection[str], doubt: str) -> str:
+    """Return why what a base class declares may not hold for an algorithm; empty if it does.
+
+    Args:
+        algorithm: as ``find_override`` takes it, and the next two.
+        promises: names of what declares.
+        methods: names of the methods for which it is declared.
+        doubt: what a method of the class's own may do, as in "may read single replies".
+    """
+    if (override := find_override(algorithm, promises, methods)) is None:
         return ""
+    (method, base), own = override, type(algorithm).__name__
     return (
-        f"{method} {doubt}, and {own} has no `declares` of its own. If it does not, write `declares = "
-        f"{kinds[holder].__name__}.declares` into {own}"
+        f"{method} {doubt}, and {own} has no `declares` of its own. If it does not, write `declares = {base}.declares` "
+        f"into {own}"
     )
 
 

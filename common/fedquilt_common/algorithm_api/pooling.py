@@ -9,7 +9,7 @@ from fedquilt_common.algorithm_api.records import Reply, declaration_of
 
 SUB_MODELS: Final = "clients train different sub-models, and each entry has a mean over its own clients"
 _UNDECLARED: Final = "it does not declare that it reads nothing of the replies but their mean"
-_METHODS: Final = ("round", "merge", "evaluate_clients", "aggregate_labels")
+_SERVER_METHODS: Final = ("round", "merge", "evaluate_clients", "aggregate_labels")
 
 
 def pooling_problem(algorithm: object) -> str:
@@ -23,7 +23,7 @@ def pooling_problem(algorithm: object) -> str:
     declared = declaration_of(algorithm).pooled
     problem = ask_problem(algorithm, "pooling_problem", default=_UNDECLARED if declared is None else declared)
     doubt = "may read more of the replies than their mean"
-    return problem or doubt_promise(algorithm, ("declares", "pooling_problem"), _METHODS, doubt)
+    return problem or doubt_promise(algorithm, ("declares", "pooling_problem"), _SERVER_METHODS, doubt)
 
 
 def reply_weight(algorithm: object, reply: Reply) -> float:

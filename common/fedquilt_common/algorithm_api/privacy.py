@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from fedquilt_common.algorithm_api.hooks import ask_count, ask_problem, doubt_promise
-from fedquilt_common.algorithm_api.records import declaration_of
+from fedquilt_common.algorithm_api.records import CLIENT_METHODS, declaration_of
 
 _UNDECLARED: Final = (
     "it does not declare that its replies reveal nothing of the samples besides what its training reveals"
 )
-_METHODS: Final = ("work", "train", "test", "label_samples", "learn_labels", "learn_public")
 
 
 def privacy_problem(algorithm: object) -> str:
@@ -23,7 +22,7 @@ def privacy_problem(algorithm: object) -> str:
     declared = declaration_of(algorithm).privacy
     problem = ask_problem(algorithm, "privacy_problem", default=_UNDECLARED if declared is None else declared)
     doubt = "may reveal more of the samples than training does"
-    return problem or doubt_promise(algorithm, ("declares", "privacy_problem"), _METHODS, doubt)
+    return problem or doubt_promise(algorithm, ("declares", "privacy_problem"), CLIENT_METHODS, doubt)
 
 
 def private_passes(algorithm: object, epochs: int, rounds: int) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from fedquilt_common.algorithm_api.hooks import find_override
 from fedquilt_common.types import Arrays, ClientId, ExchangeId, Scalar, Shapes
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ FITS: Final = "fits"
 """Metric of an empty reply of a client that has not trained: the number of the sub-model that fits its board."""
 NOTHING_FITS: Final = -1
 """The metric ``fits`` of a board that no sub-model fits."""
+CLIENT_METHODS: Final = ("work", "train", "test", "label_samples", "learn_labels", "learn_public")
+"""The methods of the client half, of our algorithms and of those that derive from them."""
 UNTESTED: Final = "untested"
 """Metric of a reply whose ``accuracy``, a weight, is 0 because the client has no test samples."""
 
@@ -131,8 +134,9 @@ class State:
 class Declaration:
     """What an algorithm declares about its models in its class attribute ``declares``; these are not hyper-parameters.
 
-    A derived class inherits it, but ``privacy`` and ``pooled`` say something of methods: a class that overrides one of
-    these repeats the declaration, as in ``declares = FedAvg.declares``, or counts as one that declares neither.
+    A derived class inherits it, but some fields say something of methods: ``pooled`` of those of the server half, and
+    ``privacy``, ``private_memory`` and ``sends_memory`` of those of the client half. A class that overrides such a
+    method repeats the declaration, as in ``declares = FedAvg.declares``, or counts as one without these fields.
 
     Attributes:
         holdout: share of its samples, in [0, 1), that each client keeps for testing where the experiment does not set
@@ -179,10 +183,12 @@ class Declaration:
 
 
 def declaration_of(algorithm: object) -> Declaration:
-    """Return what an algorithm declares.
+    """Return what an algorithm declares, without what it inherits of memory for a client half of its own.
 
     Args:
         algorithm: its class attribute ``declares`` is optional; without it the default ``Declaration`` applies.
     """
     declared: Declaration = getattr(algorithm, "declares", Declaration())
-    return declared
+    if find_override(algorithm, ("declares",), CLIENT_METHODS) is None:
+        return declared
+    return replace(declared, private_memory=declared.private_memory or None, sends_memory=True)

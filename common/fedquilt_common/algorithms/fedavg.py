@@ -26,8 +26,7 @@ class FedAvg:
     """FedAvg has no hyper-parameters beyond the experiment's ``training``.
 
     Other algorithms derive from it and override one step: ``make_task``, ``merge``, ``train``, ``test``,
-    ``evaluate_clients`` or ``penalty``. ``declares`` is inherited, but for what it says of an overridden method
-    (``Declaration``).
+    ``evaluate_clients`` or ``penalty``. ``Declaration`` says when such an algorithm repeats ``declares``.
     """
 
     declares: ClassVar[Declaration] = Declaration(

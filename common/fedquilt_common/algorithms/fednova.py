@@ -30,7 +30,7 @@ from fedquilt_common.training.penalties import pull_to_start
 from fedquilt_common.types import ClientId
 
 LENGTH = "step_length"
-"""The metric with ||a_i||_1 times the client's learning rate, which may differ from the others'."""
+"""The metric with ||a_i||_1."""
 
 
 @dataclass(frozen=True)

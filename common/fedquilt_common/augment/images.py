@@ -54,6 +54,8 @@ def five_steps(x: Images, rng: np.random.Generator) -> Images:
 
 def find_span(x: Images) -> ValueRange:
     """Return the values of black and of white: 0 and 1 for pixels within them, else the batch's least and greatest."""
+    if not x.size:
+        return 0.0, 1.0
     least, greatest = float(x.min()), float(x.max())
     return (0.0, 1.0) if least >= 0 and greatest <= 1 else (least, greatest)
 

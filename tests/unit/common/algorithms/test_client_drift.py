@@ -177,7 +177,7 @@ def test_the_number_of_gradients_has_the_papers_closed_forms() -> None:
 
 @pytest.mark.parametrize(("rho", "pull"), [(0.0, 0.3), (0.9, 0.0), (0.9, 0.05), (0.99, 0.5)])
 def test_the_number_of_gradients_is_the_sum_of_what_each_gradient_alone_moves(rho: float, pull: float) -> None:
-    """With momentum and a proximal term, some gradients end up moving the model back: their amount counts, too."""
+    """With momentum and a proximal term, some gradients end up moving the model back: their absolute values count."""
     moved = velocity = np.zeros(28)
     for gradient in np.eye(28):  # each column follows one gradient
         velocity = rho * velocity + gradient - pull * moved

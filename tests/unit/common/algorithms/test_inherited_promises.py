@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 
-from fedquilt_common.algorithm_api import Declaration, Reply, State, pooling_problem, privacy_problem
+from fedquilt_common.algorithm_api import Declaration, Reply, State, declaration_of, pooling_problem, privacy_problem
 from fedquilt_common.algorithms.fedavg import FedAvg
 from fedquilt_common.algorithms.fedmd import FedMD
 from fedquilt_common.algorithms.fedprox import FedProx
+from fedquilt_common.partial_sums.exact_rounds import ExactRounds
 from fedquilt_common.types import ClientId
 
 
@@ -88,6 +89,13 @@ class Instance(Median):
         self.__dict__["declares"] = FedAvg.declares
 
 
+class Wrapped(ExactRounds):
+    """A wrapper, whose declaration is that of the algorithm inside."""
+
+    def work(self, *_: Any) -> Any:
+        return None
+
+
 class Alone:
     """A class that derives from none that declares anything."""
 
@@ -153,3 +161,12 @@ def test_the_advice_names_the_class_that_the_experiment_names() -> None:
 @pytest.mark.parametrize("algorithm", [Declares(), Renamed(), FedProx(mu=0.1), Instance(), Alone()])
 def test_what_repeats_the_declaration_or_overrides_none_of_it_keeps_it(algorithm: object) -> None:
     assert (pooling_problem(algorithm), privacy_problem(algorithm)) == ("", "")
+
+
+def test_a_client_half_of_its_own_may_keep_arrays_and_send_what_depends_on_them() -> None:
+    """Central privacy then counts without amplification by sampling."""
+    for declared in (declaration_of(Works()), declaration_of(Sends(mu=0.1))):
+        assert (declared.private_memory, declared.sends_memory) == (None, True)
+    wrapped = Wrapped(cast("Any", Works()), "fp32", grouped=True), Wrapped(FedAvg(), "fp32", grouped=True)
+    assert [declaration_of(one).private_memory for one in wrapped] == [None, False]
+    assert declaration_of(Declares()) == declaration_of(Median()) == FedAvg.declares
