@@ -64,7 +64,7 @@ class Moon(FedAvg):
     def train(self, task: Task, ctx: ClientContext) -> Reply:
         previous = ctx.memory or ctx.first_model()
         near, far = (_fixed_features(model, ctx) for model in (task.arrays, previous))
-        contrast = model_contrast(near, far, self.mu, self.temperature)
+        contrast = model_contrast(near, far, self.mu, self.temperature, ctx.learning_task.average)
         trained = ctx.learner.train(task.arrays, ctx.data, seed=ctx.seed, batch_loss=contrast)
         ctx.memory.update(trained.arrays)
         return Reply(trained.arrays, len(ctx.data), {"loss": trained.loss, "train_seconds": trained.seconds})

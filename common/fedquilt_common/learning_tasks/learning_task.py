@@ -126,6 +126,15 @@ class LearningTask(ABC):
             y: the labels of the training samples, as the data set holds them.
         """
 
+    def average(self, values: Any, targets: Any) -> Any:
+        """Return the mean of what a further loss measures in a batch, without places that do not count.
+
+        Args:
+            values: a torch tensor of shape (n,), or (n, places) for features at each place of a sequence.
+            targets: as ``loss`` receives them.
+        """
+        return values.mean()
+
     def held_classes(self, y: NDArray[Any]) -> NDArray[np.bool_] | None:
         """Return which outputs of the model stand for classes or words in ``y``, shape (classes,).
 

@@ -103,6 +103,13 @@ class NextWord(LearningTask):
         accuracy = min(max(right / words, 0.0), 1.0) if math.isfinite(right) else 0.0
         return {"accuracy": accuracy, "perplexity": math.exp(min(loss, _LARGEST_EXPONENT - 1)), "loss": loss}
 
+    def average(self, values: Any, targets: Any) -> Any:
+        """Return the mean over the words of the batch, or over its last words; 0 where all are padding."""
+        real = (targets if values.ndim > 1 else targets[:, -1]) != PADDING
+        if real.shape != values.shape:
+            return values.mean()
+        return (values * real).sum() / real.sum().clamp(min=1)
+
     def held_classes(self, y: NDArray[Any]) -> NDArray[np.bool_] | None:
         return np.bincount(y.astype(np.int64).ravel(), minlength=self.words) > 0
 

@@ -71,6 +71,16 @@ class SecureContext(Protocol):
         """The secrets of the open sum; changes are stored with the reply."""
 
 
+_EARLY_ADVICE: Final = (
+    "The round must go on without it, which participation.quorum below per_round allows, or start again, as with "
+    "participation.shortfall: replace"
+)
+_LATE_ADVICE: Final = (
+    "The round goes on as soon as a quorum of clients has sent what removes the masks. If too few have kept their "
+    "secrets, nobody can: begin a new run, with an --out of its own"
+)
+
+
 @dataclass(frozen=True)
 class SecureClient:
     """Answers the tasks of one client.
@@ -209,10 +219,10 @@ class SecureClient:
         """Return the secrets of the task's sum; an earlier task must have stored the one that is needed."""
         secrets = self.ctx.secrets
         if needed not in secrets or not np.array_equal(secrets["sum"], self._name(task)):
+            wanted = _LATE_ADVICE if task.kind == UNMASK else _EARLY_ADVICE
             raise PayloadError(
                 "this board has no secrets for this sum: it has sent its shares already, or it lost its state after "
-                "the sum began. The round must go on without it, which participation.quorum below per_round allows, or "
-                "start again, as with participation.shortfall: replace"
+                f"the sum began. {wanted}"
             )
         return secrets
 

@@ -59,7 +59,8 @@ class SecureRounds(AlgorithmWrapper):
 
     Each exchange whose replies have arrays becomes four: public keys, shares, masked replies, and shares of the secrets
     that remove the masks. The algorithm then receives the mean as the reply of each client that sent a masked one. The
-    coordinator draws nothing, so a round that starts again with the stored replies gives the same bits.
+    coordinator draws nothing, so a round that starts again with the stored replies gives the same bits. The report of
+    the round has ``summed``: the number of clients in each mean.
 
     Attributes:
         inner: it reads of the replies only their mean.
@@ -70,15 +71,16 @@ class SecureRounds(AlgorithmWrapper):
 
     def round(self, state: State, ctx: ServerContext) -> Round:
         inner = self.inner.round(state, ctx)
-        tasks, exchange = advance_full_round(inner, None), 0
+        tasks, exchange, summed = advance_full_round(inner, None), 0, list[int]()
         while not isinstance(tasks, State):
             tasks = _add_scalars(tasks, {EXCHANGE: exchange})
             if any(_is_summed(task) for task in tasks.values()):
                 replies = yield from sum_replies(tasks, self.threshold, f"{ctx.opened!r} {exchange}")
+                summed.append(len(replies))
             else:
                 replies = yield tasks
             tasks, exchange = advance_full_round(inner, replies), exchange + 1
-        return tasks
+        return replace(tasks, report={**tasks.report, "summed": summed}) if summed else tasks
 
 
 def _add_scalars(tasks: Mapping[ClientId, Task], scalars: Mapping[str, Scalar]) -> dict[ClientId, Task]:

@@ -107,7 +107,9 @@ def look_up(features: NDArray[np.float32]) -> BatchFeatures:
     return lambda batch: torch.from_numpy(features[batch.positions.cpu().numpy()]).to(batch.features.device)
 
 
-def model_contrast(near: BatchFeatures, far: BatchFeatures, weight: float, temperature: float) -> BatchLoss:
+def model_contrast(
+    near: BatchFeatures, far: BatchFeatures, weight: float, temperature: float, average: Callable[[Any, Any], Any]
+) -> BatchLoss:
     """Add MOON's contrastive loss: features become more similar to ``near`` than to ``far``, by cosine.
 
     Li et al., "Model-Contrastive Federated Learning", CVPR 2021, equation 3.
@@ -117,6 +119,7 @@ def model_contrast(near: BatchFeatures, far: BatchFeatures, weight: float, tempe
         far: those by the client's previous model.
         weight: factor of the contrastive loss, mu.
         temperature: divides the similarities.
+        average: ``LearningTask.average``.
     """
 
     def loss(batch: Batch) -> Any:
@@ -125,7 +128,7 @@ def model_contrast(near: BatchFeatures, far: BatchFeatures, weight: float, tempe
 
         similar = [functional.cosine_similarity(batch.features, other(batch), dim=-1) for other in (near, far)]
         logits = torch.stack(similar, dim=-1) / temperature
-        return batch.loss - weight * functional.log_softmax(logits, dim=-1)[..., 0].mean()
+        return batch.loss - weight * average(functional.log_softmax(logits, dim=-1)[..., 0], batch.targets)
 
     return loss
 

@@ -16,7 +16,7 @@ from fedquilt_common.algorithms import make_algorithm
 from fedquilt_common.algorithms.fedproto import class_means
 from fedquilt_common.errors import ExperimentError
 from fedquilt_common.experiment.training_section import BatchAugment, Training
-from fedquilt_common.learning_tasks import Classification
+from fedquilt_common.learning_tasks import Classification, NextWord
 from fedquilt_common.models import build_model
 from fedquilt_common.training.learner import TorchLearner
 from fedquilt_common.training.losses import look_up, model_contrast, prototype_distance
@@ -39,12 +39,32 @@ def test_moons_loss_by_hand() -> None:
     near = np.array([[2.0, 0.0], [1.0, 0.0]], np.float32)
     far = np.array([[-1.0, 0.0], [-math.sqrt(3), 1.0]], np.float32)
     features = [[0.5, math.sqrt(0.75)], [3.0, 0.0]]
-    found = model_contrast(look_up(near), look_up(far), 2.0, 0.5)(batch(features, [1, 0]))
+    found = model_contrast(look_up(near), look_up(far), 2.0, 0.5, Classification(2).average)(batch(features, [1, 0]))
     expected = [
         -math.log(math.exp(1) / (math.exp(1) + math.exp(0))),
         -math.log(math.exp(2) / (math.exp(2) + math.exp(-2))),
     ]
     assert float(found) == pytest.approx(1.0 + 2.0 * sum(expected) / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize(("targets", "at"), [([[3, 1, 0], [2, 0, 0]], (0, 1, 3)), ([[0, 0, 0], [0, 0, 0]], ())])
+def test_moons_loss_leaves_out_padding(targets: list[list[int]], at: tuple[int, ...]) -> None:
+    near, far, features = np.random.default_rng(1).normal(size=(3, 2, 3, 4)).astype(np.float32)
+    found = model_contrast(look_up(near), look_up(far), 2.0, 0.5, NextWord(5).average)(batch(features, [0, 1], targets))
+    places = features.reshape(6, 1, 4)
+    logits = [
+        [cosine(*pair) / 0.5 for pair in zip(places, fixed.reshape(6, 1, 4), strict=True)] for fixed in (near, far)
+    ]
+    parts = [-math.log(math.exp(logits[0][n]) / (math.exp(logits[0][n]) + math.exp(logits[1][n]))) for n in at]
+    assert float(found) == pytest.approx(1.0 + 2.0 * sum(parts) / max(len(at), 1), rel=1e-5)
+
+
+def test_moons_loss_at_the_last_word_leaves_out_sequences_that_end_in_padding() -> None:
+    near, far, features = np.random.default_rng(1).normal(size=(3, 2, 4)).astype(np.float32)
+    contrast = model_contrast(look_up(near), look_up(far), 2.0, 0.5, NextWord(5).average)
+    alone = model_contrast(look_up(near), look_up(far), 2.0, 0.5, Classification(5).average)
+    both = contrast(batch(features, [0, 1], [[3, 1, 2], [2, 0, 0]]))
+    assert float(both) == pytest.approx(float(alone(batch(features[:1], [0], [2]))))
 
 
 def cosine(one: Any, other: Any) -> float:
@@ -79,7 +99,7 @@ def test_with_augmentation_moon_compares_features_of_the_augmented_images(bench:
     ctx.memory, ctx.learner = dict(previous), ctx.learner.with_settings(augment=BatchAugment(crop=2, flip=True))
     stored, seen = ctx.learner.features(ctx.model, ctx.data, 1).x, list[tuple[Any, Any, Any]]()
     near, far = (ctx.learner.feature_extractor(arrays, 1) for arrays in (ctx.model, previous))
-    contrast = model_contrast(lambda b: near(b.samples), lambda b: far(b.samples), 5.0, 0.5)
+    contrast = model_contrast(lambda b: near(b.samples), lambda b: far(b.samples), 5.0, 0.5, Classification(3).average)
 
     def loss(batch: Batch) -> Any:
         seen.append((near(batch.samples), batch.features.detach(), torch.from_numpy(stored[batch.positions.numpy()])))

@@ -218,7 +218,7 @@ def test_a_second_agent_of_a_client_drops_out_of_the_sum() -> None:
     ):
         twin.answer(tasks[0])
     tasks = steps.send({client: boards[client].answer(task) for client, task in tasks.items()})
-    with pytest.raises(PayloadError, match="no secrets for this sum"):
+    with pytest.raises(PayloadError, match=r"no secrets for this sum.*participation\.quorum below per_round"):
         twin.answer(tasks[0])
     tasks = steps.send({client: boards[client].answer(tasks[client]) for client in (1, 2, 3)})
     with pytest.raises(StopIteration) as done:
@@ -276,7 +276,7 @@ def test_a_client_tells_its_shares_once() -> None:
     board, tasks = masked_board()
     board.answer(tasks[0])
     assert not board.secrets
-    with pytest.raises(PayloadError, match="has sent its shares already"):
+    with pytest.raises(PayloadError, match=r"has sent its shares already.*secrets, nobody can: begin a new run"):
         board.answer(tasks[0])
 
 

@@ -94,6 +94,7 @@ def test_a_secure_round_that_starts_again_has_the_same_mean(reached: tuple[str, 
     assert asked(federation) == clients
     finish(federation, silent=clients[:1])
     (checkpoint,) = federation.checkpoints
+    assert (len(clients), checkpoint.state.report) == (4, {"summed": [3]})
     for name, array in fixed_mean(set(clients[1:])).items():
         np.testing.assert_array_equal(checkpoint.state.arrays[name], array)
 
