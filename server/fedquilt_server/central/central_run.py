@@ -121,13 +121,13 @@ class CentralRun:
         """Train the rounds that are left, and write the results.
 
         Args:
-            should_stop: asked between two steps of the training.
+            should_stop: asked between two steps of the training, not while statistics of norms are measured.
             show: called after each round.
 
         Raises:
             CentralStoppedError: ``should_stop`` has returned True.
             RunFailedError: the training has diverged, and ``on_divergence`` is ``stop``.
-            TrainingDivergedError: the loss or a trained number is not finite.
+            TrainingDivergedError: the loss, a trained number or a statistic of a norm is not finite.
         """
         dropped = "trained without the experiment's privacy" if self.plan.drops_privacy else ""
         self.folder.journal.set_meta("note", "; ".join(text for text in (self._bench.note, dropped) if text))
