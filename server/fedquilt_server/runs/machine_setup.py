@@ -7,12 +7,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from fedquilt_common.algorithm_api import Algorithm, ServerContext, State, pooling_problem
+from fedquilt_common.errors import ExperimentError, PayloadError
 from fedquilt_common.experiment.experiment import Experiment
 from fedquilt_common.partial_sums.exact_rounds import ExactRounds
 from fedquilt_common.privacy.noise_key import open_key
 from fedquilt_common.secure_aggregation.server_half import SecureRounds
-from fedquilt_common.types import ClientId, ExchangeId, Profile
+from fedquilt_common.types import Arrays, ClientId, ExchangeId, Precision, Profile
+from fedquilt_common.wire.codec import to_wire
 from fedquilt_server.lab.central_privacy import CentralPrivacy
 from fedquilt_server.lab.checked_algorithm import CheckedAlgorithm, find_log
 from fedquilt_server.lab.context import RoundContext
@@ -109,4 +113,16 @@ def first_state(workbench: Workbench, folder: Path) -> State:
         AlgorithmError: the algorithm's ``init`` raises an error, or returns what is not a valid state.
     """
     workbench.check()
-    return check_algorithm(workbench, folder).init(workbench.first_model(), make_context(workbench, 0, {}))
+    state = check_algorithm(workbench, folder).init(workbench.first_model(), make_context(workbench, 0, {}))
+    _check_wire(state.arrays, workbench.experiment.wire.down)
+    return state
+
+
+def _check_wire(arrays: Arrays, down: Precision) -> None:
+    """Check that boards can receive a model; its least and greatest numbers show it without a copy."""
+    for name, x in arrays.items():
+        if x.dtype.kind == "f" and x.size:
+            try:
+                to_wire(name, np.array([x.min(), x.max()]), down)
+            except PayloadError as error:
+                raise ExperimentError(f"wire.down = {down}: {error}") from None
