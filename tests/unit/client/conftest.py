@@ -295,8 +295,8 @@ class Kit:
         (place / f"{name}.py").write_text(
             "import os, signal, sys, time\nfrom pathlib import Path\n"
             "from fedquilt_common.algorithms.echo import Echo\nfrom fedquilt_common.algorithm_api import Reply\n"
-            f"class Own(Echo):\n    declares = Echo.declares\n\n    def work(self, task, ctx):\n{body}\n"
-            "        return super().work(task, ctx)\n"
+            f"class Own(Echo):\n    def work(self, task, ctx):\n{body}\n        return super().work(task, ctx)\n\n"
+            "    declares = Echo.declares\n"
         )
         self.monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")]))
         self.monkeypatch.syspath_prepend(place)
