@@ -71,7 +71,7 @@ def ask_count(algorithm: object, name: str, *arguments: Any, default: int) -> in
 def find_override(algorithm: object, promises: Collection[str], methods: Collection[str]) -> tuple[str, str] | None:
     """Find a method with which an algorithm's class replaces one of which a base class declares something.
 
-    What is declared need not hold for the new method, unless its class declares it again.
+    A declaration is about the methods of its class and those above it, not about the new method.
 
     Args:
         algorithm: an instance of the class.

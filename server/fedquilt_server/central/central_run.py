@@ -16,9 +16,11 @@ from fedquilt_common.aggregation.norm_statistics import use_statistics
 from fedquilt_common.algorithm_api import State
 from fedquilt_common.datasets.shares import take_samples
 from fedquilt_common.errors import ExperimentError, RunFailedError
+from fedquilt_common.models.norms import has_static_norm
 from fedquilt_common.process.process_memory import gpu_peak_bytes, peak_bytes, reset_gpu_peak, reset_peak
 from fedquilt_common.seeds import derive_seed
 from fedquilt_common.stored_samples import join_samples
+from fedquilt_common.tracing.building import build_on_meta
 from fedquilt_common.training.lasting_optimisers import LastingOptimisers
 from fedquilt_common.types import Examples
 from fedquilt_server.central.plan import CENTRAL, CentralPlan
@@ -228,8 +230,14 @@ class CentralRun:
         measured = {name: float(peak) for name, peak in peaks.items() if peak is not None}
         return _TrainedRound(State(found.arrays, optimiser), found.seconds, {"loss": found.loss, **measured})
 
+    @cached_property
+    def _has_static_norms(self) -> bool:
+        return has_static_norm(build_on_meta(self._bench.model_builder(self.plan.source.model)))
+
     def _measure(self, state: State) -> State:
         """Return a trained state with the statistics of static norms, which training leaves as they were."""
+        if not self._has_static_norms:
+            return state
         measured = use_statistics(self._bench.learner.statistics(state.arrays, self._data))
         return replace(state, arrays={**state.arrays, **measured})
 

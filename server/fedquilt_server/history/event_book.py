@@ -170,7 +170,9 @@ def describe_skip(exchange: Exchange) -> str:
     """Describe in a sentence an exchange that closed before its deadline without the clients that had failed."""
     failed = sorted(exchange.failed)
     clients = f"{plural('client', len(failed))} {ranges(failed)}"
-    return f"The round goes on with {len(exchange.replies)} of {len(exchange.clients)} replies: {clients} failed"
+    return (
+        f"The round goes on without {clients}, which failed. {len(exchange.replies)} of {len(exchange.clients)} replied"
+    )
 
 
 def describe_deadline(exchange: Exchange, *, waits: bool = False) -> str:

@@ -63,6 +63,10 @@ def test_moons_loss_at_the_last_word_leaves_out_sequences_that_end_in_padding() 
     near, far, features = np.random.default_rng(1).normal(size=(3, 2, 4)).astype(np.float32)
     contrast = model_contrast(look_up(near), look_up(far), 2.0, 0.5, NextWord(5).average)
     alone = model_contrast(look_up(near), look_up(far), 2.0, 0.5, Classification(5).average)
+    pooled = np.repeat(features[:, None], 2, axis=1)  # at fewer places than words, all of which count
+    assert (
+        NextWord(5).average(torch.tensor(pooled[..., 0]), torch.tensor([[3, 1, 0], [2, 0, 0]])) == pooled[..., 0].mean()
+    )
     both = contrast(batch(features, [0, 1], [[3, 1, 2], [2, 0, 0]]))
     assert float(both) == pytest.approx(float(alone(batch(features[:1], [0], [2]))))
 
