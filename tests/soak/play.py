@@ -26,6 +26,8 @@ from fedquilt_server.simulate.process_specs import STALL_SECONDS
 
 PATIENCE: Final = 60.0
 """Seconds that a scenario may take beyond what its parts take."""
+RETRY_SECONDS: Final = 1.0
+"""Until a start after a full disk: it fails within half a second, so that all starts could be over before the fault."""
 TIMES: Final = 6.0
 """How many times the undisturbed run's seconds it may take."""
 
@@ -125,6 +127,8 @@ def _goes_on(stage: _Stage, codes: list[int | None], end: float) -> bool:
         stage.runs.add(run)
     if code in (None, 0):
         return False
+    if any(code in excuses(fault) for fault in stage.begun if fault.kind == "fill"):
+        time.sleep(RETRY_SECONDS)
     return any(code in excuses(fault) for fault in stage.begun) and len(codes) < _most_starts(stage.begun)
 
 
