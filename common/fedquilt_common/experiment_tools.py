@@ -289,10 +289,10 @@ class ExperimentTools:
         from fedquilt_common.tracing.outputs import check_outputs
 
         name, train = f"{key}.name = {model.name}", self.dataset.train
-        task, shapes = self.learning_task, check_outputs(self.model_builder(model), train.x, name)
-        problem = task.find_output_problem(shapes, train.y) if shapes else loss_problem(self.algorithm(), task)
-        if problem:
-            more = f". It returns {len(shapes)} outputs: the last one is trained and evaluated" * (len(shapes) > 1)
+        task, found = self.learning_task, check_outputs(self.model_builder(model), train.x, name)
+        shapes, problem = found.evaluated, loss_problem(self.algorithm(), self.learning_task) * found.own_loss
+        if problem := problem or task.find_output_problem(shapes, train.y, own_loss=found.own_loss):
+            more = f". It returns {len(shapes)} outputs: the last one is evaluated" * (len(shapes) > 1)
             raise ExperimentError(f"{name}: {problem}{more}")
 
     def warn_about_outputs(self, model: Model, key: str) -> str:

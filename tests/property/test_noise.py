@@ -158,7 +158,7 @@ def test_the_same_labels_on_every_machine_and_version() -> None:
 
 @pytest.mark.parametrize(("labels", "classes"), [(np.linspace(0, 1, 9)[:, None], 0), (np.zeros((9, 3), int), 10)])
 def test_label_noise_needs_classes(labels: NDArray[Any], classes: int) -> None:
-    with pytest.raises(ExperimentError, match="no classes that could be wrong"):
+    with pytest.raises(ExperimentError, match="not have one class each that could be wrong"):
         change_labels(LabelNoise(ratio=0.1), labels, np.arange(9), classes, 0)
 
 

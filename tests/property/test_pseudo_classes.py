@@ -83,7 +83,7 @@ def test_targets_without_bins(y: NDArray[Any], error: type[Exception], words: st
 
 
 def test_regression_without_bins_is_refused_with_advice() -> None:
-    with pytest.raises(ExperimentError, match=r"has no classes; set data\.partition\.bins, such as 10"):
+    with pytest.raises(ExperimentError, match=r"no class for each sample; set data\.partition\.bins, such as 10"):
         shares(experiment(scheme="dirichlet", alpha=1.0), regression())
 
 

@@ -66,8 +66,8 @@ def change_labels(
     """
     if classes < 2 or labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise ExperimentError(
-            "data.label_noise: the samples have no classes that could be wrong; remove this section. For noisy inputs "
-            "use data.sensor_noise"
+            "data.label_noise: the samples do not have one class each that could be wrong; remove this section. For "
+            "noise in inputs that are numbers, use data.sensor_noise"
         )
     weights = transition_weights(noise, classes)
     mistaken = weights.sum(axis=1) > 0

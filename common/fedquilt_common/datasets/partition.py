@@ -183,9 +183,10 @@ def _check(labels: NDArray[np.integer], clients: int, min_samples: int) -> None:
 
 def _check_classes(labels: NDArray[np.integer], scheme: str) -> None:
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        key = "bins" if labels.size == len(labels) else "clusters"  # bins divide a single target
         raise ExperimentError(
-            f"data.partition.scheme = {scheme}: the data set has no classes; set data.partition.bins, such as 10, "
-            "or choose 'uniform'"
+            f"data.partition.scheme = {scheme}: the data set has no class for each sample; set data.partition.{key}, "
+            "such as 10, or choose 'uniform'"
         )
 
 

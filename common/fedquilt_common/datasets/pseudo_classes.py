@@ -60,7 +60,10 @@ def quantile_bins(y: NDArray[Any], bins: int) -> NDArray[np.int64]:
     if y.dtype.kind != "f":
         raise ExperimentError(f"{where}: the data set has classes; bins are for regression, so remove this key")
     if y.ndim > 1 and y.size != len(y):
-        raise ExperimentError(f"{where}: the samples have {y[0].size} targets, bins need one; choose 'uniform'")
+        raise ExperimentError(
+            f"{where}: the samples have {y[0].size} targets, bins need one; set data.partition.clusters instead, or "
+            "choose 'uniform'"
+        )
     flat = y.reshape(-1)
     if not np.isfinite(flat).all():
         raise DataUnavailableError(f"{where}: sample {int(np.flatnonzero(~np.isfinite(flat))[0])} has no finite target")

@@ -56,7 +56,7 @@ class Classification(LearningTask):
                 f"number them from 0 to {self.classes - 1}"
             )
 
-    def find_output_problem(self, shapes: Sequence[tuple[int, ...]], y: NDArray[Any]) -> str:
+    def find_output_problem(self, shapes: Sequence[tuple[int, ...]], y: NDArray[Any], *, own_loss: bool) -> str:
         if shapes[-1] == (self.classes,):
             return ""
         found = "x".join(map(str, shapes[-1])) or "1"

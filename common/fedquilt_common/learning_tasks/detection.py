@@ -21,8 +21,18 @@ from fedquilt_common.types import Shapes
 
 OVERLAPS: Final = np.linspace(0.5, 0.95, 10)
 """Least overlaps (intersection over union) of a detection and an object."""
-BINS: Final = 1000
+_STEPS: Final = 64
+"""Bins from a score to twice that score, below 0.5."""
+_OCTAVES_BELOW: Final = 9
+"""How often 0.5 is halved on the way down: to 2^-10, which is below the least score of a detection."""
+_OCTAVES_ABOVE: Final = 16
+"""How often the distance of 0.5 to 1 is halved on the way up."""
+BINS: Final = (_OCTAVES_BELOW + _OCTAVES_ABOVE) * _STEPS
 """Bins of the scores from 0 to 1."""
+_NO_LOSS: Final = (
+    "the task 'detection' has no loss of its own, and the model has no method training_loss(outputs, targets); choose "
+    "a model for detection, or add the method (docs/tasks.md)"
+)
 _RECALLS: Final = np.linspace(0.0, 1.0, 101)
 _MOST: Final = float(1 << 40)
 
@@ -37,8 +47,8 @@ class Detection(LearningTask):
 
     Counts have a fixed size: for each class a histogram of the detections' scores, and one of those that hit an object
     for each overlap. Precision and recall are exact at the limits of the bins. Between them they are not known, so the
-    metrics are at most those of pycocotools: equal if no bin of a class has several detections, and with 1000 bins
-    usually less than 0.005 below.
+    metrics are at most those of pycocotools: equal if no bin of a class has several detections, and usually less than
+    0.005 below.
 
     Attributes:
         classes: number of classes.
@@ -72,25 +82,25 @@ class Detection(LearningTask):
                 "finite; repair the data set (-1 is the class of places without a box)"
             )
 
-    def find_output_problem(self, shapes: Sequence[tuple[int, ...]], y: NDArray[Any]) -> str:
-        return ""  # models for detection have a loss of their own, and training checks that
+    def find_output_problem(self, shapes: Sequence[tuple[int, ...]], y: NDArray[Any], *, own_loss: bool) -> str:
+        if not own_loss:
+            return _NO_LOSS
+        found, expected = shapes[-1], 4 + self.classes
+        return "" if len(found) == 2 and found[1] == expected else _describe_outputs(found, expected)
+
+    def can_score(self, y: NDArray[Any]) -> bool:
+        return bool((y[..., 0] != -1).any())
 
     def targets(self, y: NDArray[Any]) -> NDArray[Any]:
         return y.astype(np.float32)
 
     def loss(self, outputs: Any, targets: Any) -> Any:
-        raise ExperimentError(
-            "the task 'detection' has no loss of its own, and the model has no method training_loss(outputs, targets); "
-            "choose a model for detection, or add the method"
-        )
+        raise ExperimentError(_NO_LOSS)
 
     def count(self, outputs: NDArray[np.float32], targets: NDArray[Any]) -> ScoreCounts:
         """Return the numbers of ``objects``, ``found`` and ``hits``, by class and bin of the score."""
         if outputs.ndim != 3 or outputs.shape[2] != 4 + self.classes:
-            raise ExperimentError(
-                f"the model's outputs have the shape {outputs.shape}; in evaluation, a model for detection returns "
-                f"candidates of shape (n, candidates, {4 + self.classes})"
-            )
+            raise ExperimentError(_describe_outputs(outputs.shape[1:], 4 + self.classes))
         counts = {name: np.zeros(shape) for name, shape in self.count_shapes.items()}
         for candidates, labels in zip(outputs, targets, strict=True):
             objects = labels[labels[:, 0] >= 0]
@@ -101,7 +111,7 @@ class Detection(LearningTask):
         """Add the detections of one image to the counts."""
         kinds = objects[:, 0].astype(np.int64)
         counts["objects"] += np.bincount(kinds, minlength=self.classes)
-        bins = np.minimum((boxes.scores * BINS).astype(np.int64), BINS - 1)
+        bins = find_bins(boxes.scores)
         np.add.at(counts["found"], (boxes.kinds, bins), 1.0)
         for kind in np.intersect1d(kinds, boxes.kinds):
             own = boxes.kinds == kind
@@ -123,6 +133,28 @@ class Detection(LearningTask):
         return {"map50": float(precision[0].mean()), "map50_95": float(precision.mean())}
 
 
+def find_bins(scores: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the bin of each score, ascending with the score.
+
+    The scores of a detector crowd near 0 early in its training, or near 1 late. So the bins are narrow there: below 0.5
+    they are ``_STEPS`` parts of each octave of the score, above it of each octave of its distance to 1. Binary
+    fractions have no rounding error, so every board finds the same bins.
+
+    Args:
+        scores: above ``LEAST_SCORE``, at most 1; shape (n,).
+
+    Returns:
+        From 0 to ``BINS`` - 1, shape (n,).
+    """
+    below = scores < 0.5
+    distance = np.maximum(np.where(below, scores, 1.0 - scores), 2.0 ** -(_OCTAVES_ABOVE + 1))
+    fraction, exponent = np.frexp(distance)  # distance = fraction * 2^exponent, 0.5 <= fraction < 1
+    steps = np.minimum(exponent * _STEPS + np.floor((2 * fraction - 1) * _STEPS).astype(np.int64), -1)
+    middle = _OCTAVES_BELOW * _STEPS
+    bins: NDArray[np.int64] = np.where(below, middle + steps, middle - 1 - steps)
+    return bins
+
+
 def average_precision(hits: NDArray[np.float64], found: NDArray[np.float64], objects: float) -> float:
     """Return the mean over 101 recalls of the best precision that is reached at this recall or a higher one.
 
@@ -136,6 +168,14 @@ def average_precision(hits: NDArray[np.float64], found: NDArray[np.float64], obj
     precision = right / np.maximum(total, 1.0)
     best = np.append(np.maximum.accumulate(precision[::-1])[::-1], 0.0)
     return float(best[np.searchsorted(recall, _RECALLS, side="left")].mean())
+
+
+def _describe_outputs(found: tuple[int, ...], expected: int) -> str:
+    shown = ", ".join(map(str, ("n", *found)))
+    return (
+        f"the model's outputs have the shape ({shown}); in evaluation, a model for detection returns candidates of "
+        f"shape (n, candidates, {expected})"
+    )
 
 
 def _whole(counts: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -118,13 +118,21 @@ class LearningTask(ABC):
         """
 
     @abstractmethod
-    def find_output_problem(self, shapes: Sequence[tuple[int, ...]], y: NDArray[Any]) -> str:
+    def find_output_problem(self, shapes: Sequence[tuple[int, ...]], y: NDArray[Any], *, own_loss: bool) -> str:
         """Return why a model with such outputs does not suit the data set; empty if it does.
 
         Args:
-            shapes: of each output of the model for one sample, at least one; the last is trained and evaluated.
+            shapes: of each output of the model for one sample in evaluation, at least one; the last is evaluated.
             y: the labels of the training samples, as the data set holds them.
+            own_loss: whether the model trains with its own ``training_loss``; else with the task's, on the last output.
         """
+
+    def can_score(self, y: NDArray[Any]) -> bool:
+        """Return whether ``scores`` has something to measure on samples with these labels, as the data set holds them.
+
+        False for none, and for labels that hold only padding.
+        """
+        return len(y) > 0
 
     def average(self, values: Any, targets: Any) -> Any:
         """Return the mean of what a further loss measures in a batch, without places that do not count.

@@ -63,18 +63,21 @@ class NextWord(LearningTask):
                 f"from 0, which pads, to {self.words - 1}"
             )
 
-    def find_output_problem(self, shapes: Sequence[tuple[int, ...]], y: NDArray[Any]) -> str:
+    def find_output_problem(self, shapes: Sequence[tuple[int, ...]], y: NDArray[Any], *, own_loss: bool) -> str:
         found = shapes[-1][-1] if shapes[-1] else 1
         if found != self.words:
             return f"the model has {found} outputs for a word, but the data set has {self.words} words; {WIDEN}"
         padded = int((y[:, -1] == PADDING).sum())
-        if all(len(shape) > 1 for shape in shapes) or not padded:
+        if own_loss or all(len(shape) > 1 for shape in shapes) or not padded:
             return ""
         return (
             f"the model predicts the word at the last place alone, but there {padded} of {len(y)} sequences have "
             "padding, so it would learn nothing from them; choose a model with logits at each place, such as "
             "transformer with outputs: each"
         )
+
+    def can_score(self, y: NDArray[Any]) -> bool:
+        return bool((y != PADDING).any())
 
     def targets(self, y: NDArray[Any]) -> NDArray[Any]:
         return y.astype(np.int64)

@@ -55,7 +55,7 @@ class Regression(LearningTask):
         if not np.isfinite(y).all():
             raise DataUnavailableError("a target is not a finite number; repair the data set")
 
-    def find_output_problem(self, shapes: Sequence[tuple[int, ...]], y: NDArray[Any]) -> str:
+    def find_output_problem(self, shapes: Sequence[tuple[int, ...]], y: NDArray[Any], *, own_loss: bool) -> str:
         found = math.prod(shapes[-1])
         return "" if found == self.outputs else _describe_outputs(found, self.outputs)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -91,7 +92,20 @@ def _describe(form: OutputForm) -> str:
     return f"{counted(len(form), 'output')} of shape {shapes}"
 
 
-def check_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: str) -> OutputForm:
+@dataclass(frozen=True)
+class ModelOutputs:
+    """What a model returns, and how it trains.
+
+    Attributes:
+        evaluated: the shape of each output in evaluation, without the samples.
+        own_loss: whether it trains with a method ``training_loss``, which takes outputs in any form.
+    """
+
+    evaluated: OutputForm
+    own_loss: bool
+
+
+def check_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: str) -> ModelOutputs:
     """Run a new model on two samples in both modes, and compare its outputs. A loss of its own explains differences.
 
     Args:
@@ -99,20 +113,18 @@ def check_outputs(build: Callable[[], nn.Module], x: NDArray[Any], name: str) ->
         x: samples of shape (n, *input_shape); their numbers do not matter.
         name: of the model, for errors.
 
-    Returns:
-        The shape of each output without the samples; none with a loss of its own.
-
     Raises:
         ExperimentError: its outputs differ in form or are not tensors, or it does not run on such samples.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         module = build()
-        if hasattr(module, "training_loss"):
-            return ()
+        own_loss = hasattr(module, "training_loss")
         try:
-            trained, evaluated = (form_of(_run(module.train(mode), x)) for mode in (True, False))
-            check_same_form(trained, evaluated)
-            return evaluated
+            trained = None if own_loss else form_of(_run(module.train(), x))
+            evaluated = form_of(_run(module.eval(), x))
+            if trained is not None:
+                check_same_form(trained, evaluated)
+            return ModelOutputs(evaluated, own_loss)
         except ExperimentError as error:
             raise ExperimentError(f"{name}: {error}") from error
 

@@ -49,9 +49,10 @@ def _check_test_samples(bench: Workbench) -> None:
     """
     bench.require_samples()
     data = bench.experiment.data
-    if not len(bench.dataset.test) and not data.mixed:
+    if not bench.learning_task.can_score(bench.dataset.test.y) and not data.mixed:
+        lacking = "test samples with labels" if len(bench.dataset.test) else "test samples"
         raise ExperimentError(
-            f"data.set = {data.set}: it has no test samples, on which a training in one place tests; give it some, or "
+            f"data.set = {data.set}: it has no {lacking}, on which a training in one place tests; give it some, or "
             "set data.holdout, such as 0.25, and data.mixed to true: it then tests on what the clients keep"
         )
 

@@ -275,7 +275,7 @@ class Workbench(ExperimentTools):
                 f"data.local_test = 'own-labels': the data set '{self.dataset.name}' has no class for each sample; "
                 "remove the key"
             )
-        if not len(self.dataset.test):
+        if not self.learning_task.can_score(self.dataset.test.y):
             self._check_untested()
         if self.holdout and self.experiment.data.delivery != "own" and not any(len(own.test) for own in self.shares):
             raise ExperimentError(
@@ -284,7 +284,7 @@ class Workbench(ExperimentTools):
             )
 
     def _check_untested(self) -> None:
-        """Check that no test needs official test samples, because the data set has none.
+        """Check that no test needs official test samples, because the data set has none with labels.
 
         Raises:
             ExperimentError: the coordinator or the clients test on them.
@@ -301,7 +301,8 @@ class Workbench(ExperimentTools):
             advice = "set data.holdout, such as 0.25, so that each client keeps some for testing"
         if data.form is not None:
             raise ExperimentError(f"data.form has no test samples, {who}; give data.set instead of it, or {advice}")
-        raise ExperimentError(f"data.set = {data.set}: it has no test samples, {who}; give it some, or {advice}")
+        lacking = "test samples with labels" if len(self.dataset.test) else "test samples"
+        raise ExperimentError(f"data.set = {data.set}: it has no {lacking}, {who}; give it some, or {advice}")
 
     @property
     def clients_remember(self) -> bool:

@@ -132,7 +132,7 @@ class PartialTraining(ABC):
     def privacy_problem(self) -> str:
         """Return why it cannot train with differential privacy; empty if it can."""
         return (
-            "replies name the client's classes; with `mask_absent_classes: false` they do not"
+            "replies may name the client's classes; with `mask_absent_classes: false` they do not"
             * self.mask_absent_classes
         )
 

@@ -27,7 +27,8 @@ SETS = {
 
 
 MODELS: dict[str, dict[str, Any]] = {
-    SETS["next-word"]: {"name": "transformer", "outputs": "each", "embed": 16, "hidden": 32, "layers": 2}
+    SETS["next-word"]: {"name": "transformer", "outputs": "each", "embed": 16, "hidden": 32, "layers": 2},
+    SETS["detection"]: {"name": "tests.support.toy_models:detector"},
 }
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedquilt_common.errors import DataUnavailableError, ExperimentError
 from fedquilt_common.learning_tasks import Detection, add_counts
 from fedquilt_common.learning_tasks.boxes import MOST_DETECTIONS, match_boxes, overlaps, select_boxes
-from fedquilt_common.learning_tasks.detection import average_precision
+from fedquilt_common.learning_tasks.detection import BINS, average_precision, find_bins
 
 ONE = Detection(1)
 BOX = (0.5, 0.5, 0.2, 0.2)
@@ -165,6 +165,32 @@ def test_bins_with_one_detection_each_are_exact() -> None:
     assert average_precision(hits, found, 4.0) == pytest.approx(np.mean(expected))
 
 
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.001, 1.0), (0.001, 0.05), (0.001, 0.003), (0.45, 0.55), (0.95, 1.0), (0.9999, 1.0)]
+)
+def test_it_hardly_matters_in_which_range_a_model_scores(low: float, high: float) -> None:
+    """Early in training all scores can be near 0, late near 1; the order is what counts."""
+    rng = np.random.default_rng(0)
+    right = rng.random(3000) < 0.3
+    scores = low + (high - low) / (1 + np.exp(-rng.normal(3.0 * right - 1.5, 1.0)))
+    order, bins, objects = np.argsort(scores), find_bins(scores), float(right.sum())
+    exact = average_precision(right[order].astype(float), np.ones(3000), objects)
+    counted = average_precision(
+        np.bincount(bins[right], minlength=BINS).astype(float), np.bincount(bins, minlength=BINS).astype(float), objects
+    )
+    assert 0.95 < exact < 0.97
+    assert exact - 0.005 <= counted <= exact + 1e-9
+
+
+def test_bins_ascend_with_the_score_from_the_least_to_one() -> None:
+    scores = np.sort(np.concatenate([np.geomspace(0.001, 0.5, 5000), 1 - np.geomspace(1e-6, 0.5, 5000), [0.5, 1.0]]))
+    bins = find_bins(scores)
+    assert (np.diff(bins) >= 0).all()
+    assert (bins[0], bins[-1]) == (1, BINS - 1)
+    middle = find_bins(np.array([np.nextafter(0.5, 0), 0.5, 0.25, 0.75]))
+    assert middle.tolist() == [575, 576, 512, 639]  # 64 bins an octave
+
+
 @pytest.mark.parametrize("row", [(1, *BOX), (0.5, *BOX), (-2, *BOX), (0, np.nan, 0.5, 0.1, 0.1)])
 def test_boxes_that_cannot_be_are_refused(row: tuple[float, ...]) -> None:
     ONE.check(labels((0, *BOX)))
@@ -175,8 +201,17 @@ def test_boxes_that_cannot_be_are_refused(row: tuple[float, ...]) -> None:
 def test_a_model_without_a_loss_or_with_other_outputs_is_refused() -> None:
     with pytest.raises(ExperimentError, match="no method training_loss"):
         ONE.loss(None, None)
-    with pytest.raises(ExperimentError, match=r"candidates of shape \(n, candidates, 5\)"):
+    with pytest.raises(ExperimentError, match=r"shape \(n, 3, 6\); .* candidates of shape \(n, candidates, 5\)"):
         ONE.count(np.zeros((1, 3, 6), np.float32), labels())
+    y = labels((0, *BOX))
+    assert "no method training_loss" in ONE.find_output_problem([(3, 5)], y, own_loss=False)
+    assert "shape (n, 3, 6);" in ONE.find_output_problem([(3, 5), (3, 6)], y, own_loss=True)
+    assert ONE.find_output_problem([(3, 5)], y, own_loss=True) == ""
+
+
+def test_images_without_a_box_score_nothing() -> None:
+    assert ONE.can_score(labels((0, *BOX)))
+    assert not ONE.can_score(labels())
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, -1.0, 0.4, 1e300])

@@ -36,6 +36,17 @@ def build_two_heads(input_shape: tuple[int, ...], classes: int) -> Any:
     return TwoHeads(classes)
 
 
+@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+def test_a_loss_of_its_own_does_not_excuse_the_outputs_in_evaluation(name: str) -> None:
+    with pytest.raises(ExperimentError, match=r"build_own_loss: the model has 7 outputs for a sample, .* 10 classes"):
+        check({"name": f"{__name__}:build_own_loss", "outputs": 7}, algorithm={"name": name})
+
+
+def test_a_detector_without_a_loss_is_refused() -> None:
+    with pytest.raises(ExperimentError, match=r"^model\.name = .*build_map: .* no method training_loss"):
+        check({"name": f"{__name__}:build_map"}, data={"set": "tests.support.toy_sets:boxes", "clients": 2})
+
+
 class OwnLoss(nn.Sequential):
     """Has a loss of its own."""
 
@@ -43,8 +54,8 @@ class OwnLoss(nn.Sequential):
         return nn.functional.cross_entropy(outputs, targets, label_smoothing=0.1)
 
 
-def build_own_loss(input_shape: tuple[int, ...], classes: int) -> Any:
-    return OwnLoss(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, classes))
+def build_own_loss(input_shape: tuple[int, ...], classes: int, outputs: int = 10) -> Any:
+    return OwnLoss(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, outputs))
 
 
 def check(model: dict[str, Any], **keys: Any) -> None:
@@ -66,7 +77,7 @@ def test_the_error_has_both_numbers_and_what_to_change() -> None:
 
 
 def test_the_error_of_a_model_with_several_outputs_names_the_one_that_counts() -> None:
-    words = r"the model has 1 output for a sample, .*\. It returns 2 outputs: the last one is trained and evaluated$"
+    words = r"the model has 1 output for a sample, .*\. It returns 2 outputs: the last one is evaluated$"
     with pytest.raises(ExperimentError, match=words):
         check({"name": f"{__name__}:build_two_heads"})
 

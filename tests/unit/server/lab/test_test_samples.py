@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.toy_sets import boxes
 
 from fedquilt_common.datasets import load_dataset
 from fedquilt_common.errors import ExperimentError
@@ -16,6 +17,7 @@ from fedquilt_common.types import Dataset
 from fedquilt_server.lab.workbench import Workbench
 
 UNTESTED = f"{__name__}:untested"
+UNLABELLED = f"{__name__}:unlabelled"
 TINY = f"{__name__}:tiny"
 FORM: dict[str, Any] = {"set": "own", "delivery": "own", "form": {"shape": [4], "classes": 2}}
 
@@ -23,6 +25,12 @@ FORM: dict[str, Any] = {"set": "own", "delivery": "own", "form": {"shape": [4], 
 def untested(folder: Path | None) -> Dataset:
     digits = load_dataset("digits")
     return replace(digits, name="untested", test=digits.test.take(np.zeros(0, np.int64)))
+
+
+def unlabelled(folder: Path | None) -> Dataset:
+    """Its test images have no boxes, as those of a benchmark that keeps its labels for itself."""
+    found = boxes()
+    return replace(found, test=replace(found.test, y=np.full_like(found.test.y, -1.0)))
 
 
 def tiny(folder: Path | None) -> Dataset:
@@ -70,6 +78,7 @@ def test_clients_of_sub_models_evaluate_with_a_holdout_or_own_labels() -> None:
         (bench(**FORM, local_test="own-labels"), "data.form has no test samples, and clients.* remove data.local_test"),
         (bench(set="own", delivery="own", form={"shape": [4], "classes": 0}, local_test="own-labels"), "has no class"),
         (bench(set=UNTESTED), r"data\.set = .*untested: it has no test samples, .* data\.holdout, such as"),
+        (bench(set=UNLABELLED), r"it has no test samples with labels, .* data\.holdout, such as"),
         (bench("fedmd", set=UNTESTED, public={"samples": 9}), "no test samples, .* clients test on them.*data.holdout"),
         (bench("heterofl", set=UNTESTED, holdout=0.25), "no test samples, on which the coordinator tests.*as fedavg"),
         (bench("feddf", set=UNTESTED, public={"samples": 9}), "no test samples, on which the coordinator.*as fedavg"),
