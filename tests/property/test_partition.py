@@ -207,7 +207,7 @@ def test_without_samples_fewer_clients_are_no_advice() -> None:
 
 def test_regression_has_no_classes_to_skew() -> None:
     targets = np.linspace(0, 1, 10)
-    with pytest.raises(ExperimentError, match="has no class for each sample; set data.partition.bins"):
+    with pytest.raises(ExperimentError, match=r"has no class for each sample; set data\.partition\.bins"):
         partition(targets, 2, "dirichlet", 1.0, 1, seed=0)  # type: ignore[arg-type]
     assert len(partition(targets, 2, "uniform", None, 1, seed=0)) == 2  # type: ignore[arg-type]
 
