@@ -29,8 +29,8 @@ class FedRebVariant(FedReb):
     Attributes:
         first_head: a client's first private head. ``initial``: the run's initial head, as in section 4.3 of the thesis;
             ``received``: the shared head of the first task that the client trains.
-        strength: factor of the crop, the angles, the shift and the scale of the 5-step augmentation of grey images; 1
-            is FedReb's, for all images.
+        strength: factor of the crop, the angles, the jitter, the shift and the scale of the 5-step augmentation; 1 is
+            FedReb's.
         absent: classes of which the client has no samples, in the loss of the shared head. ``counted``: their logits
             are pushed down, as in the thesis; ``left-out``: they do not change, as in FedROD.
     """
@@ -137,10 +137,10 @@ def held_classes_loss(held: NDArray[np.int64]) -> Loss:
 
 
 def change_images(x: NDArray[Any], rng: np.random.Generator, strength: float) -> NDArray[Any]:
-    """Flip, crop, turn, shear, scale and shift grey images as ``images.five_steps`` does, times a strength.
+    """Change images as ``images.five_steps`` does, times a strength.
 
     Args:
-        x: images of shape (n, 1, height, width).
+        x: images of shape (n, channels, height, width).
         rng: draws the changes; with a strength of 1 these are those of ``five_steps``.
         strength: factor of all magnitudes but the flip's probability.
 
@@ -152,6 +152,9 @@ def change_images(x: NDArray[Any], rng: np.random.Generator, strength: float) ->
     x = images.crop(x, *(rng.integers(-p, p + 1, len(x)) for p in pad))
     degrees = rng.uniform(-images.ROTATION, images.ROTATION, len(x)) * strength
     x = images.transform_affine(x, images.rotation(degrees))
+    if x.shape[1] == 3:
+        jitter = images.JITTER * strength
+        x = images.jitter_colours(x, *rng.uniform(1 - jitter, 1 + jitter, (3, len(x))))
     angle = np.deg2rad(rng.uniform(-images.SHEAR, images.SHEAR, len(x)) * strength)
     scale = 1 + (rng.uniform(*images.SCALE, len(x)) - 1) * strength
     maps = images.shearing(np.tan(angle), np.zeros(len(x))) * scale[:, None, None]

@@ -32,7 +32,7 @@ SWEEPS = {
     "personal": (9 + 3, 12),
     "soft_labels": (3 * 2 * 5, 4),
     "fedreb_options": (7, 0),
-    "fedreb_small": (111, 18),
+    "fedreb_small": (114, 18),
     "fedreb_hundred": (24, 6),
     "fedreb_tables": (16, 16),
     "adaptivefl_small": (27, 5),

@@ -149,7 +149,8 @@ def find_bins(scores: NDArray[np.float64]) -> NDArray[np.int64]:
     below = scores < 0.5
     distance = np.maximum(np.where(below, scores, 1.0 - scores), 2.0 ** -(_OCTAVES_ABOVE + 1))
     fraction, exponent = np.frexp(distance)  # distance = fraction * 2^exponent, 0.5 <= fraction < 1
-    steps = np.minimum(exponent * _STEPS + np.floor((2 * fraction - 1) * _STEPS).astype(np.int64), -1)
+    steps = exponent * _STEPS + np.floor((2 * fraction - 1) * _STEPS).astype(np.int64)
+    steps = np.minimum(steps, -1)  # 0 is the score 0.5 alone; it joins the bin above
     middle = _OCTAVES_BELOW * _STEPS
     bins: NDArray[np.int64] = np.where(below, middle + steps, middle - 1 - steps)
     return bins
