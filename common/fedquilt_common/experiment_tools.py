@@ -288,12 +288,12 @@ class ExperimentTools:
         """
         from fedquilt_common.tracing.outputs import check_outputs
 
-        name, train = f"{key}.name = {model.name}", self.dataset.train
-        task, found = self.learning_task, check_outputs(self.model_builder(model), train.x, name)
-        shapes, problem = found.evaluated, loss_problem(self.algorithm(), self.learning_task) * found.own_loss
-        if problem := problem or task.find_output_problem(shapes, train.y, own_loss=found.own_loss):
-            more = f". It returns {len(shapes)} outputs: the last one is evaluated" * (len(shapes) > 1)
-            raise ExperimentError(f"{name}: {problem}{more}")
+        name, train, task = f"{key}.name = {model.name}", self.dataset.train, self.learning_task
+        found = check_outputs(self.model_builder(model), train.x, name)
+        problem = loss_problem(self.algorithm(), task) if found.own_loss else ""
+        if problem := problem or task.find_output_problem(found.evaluated, train.y, own_loss=found.own_loss):
+            more = f". It returns {len(found.evaluated)} outputs: the last one is evaluated"
+            raise ExperimentError(f"{name}: {problem}{more * (len(found.evaluated) > 1)}")
 
     def warn_about_outputs(self, model: Model, key: str) -> str:
         """Return that a model trains or tests an unexpected output; empty if not. Arguments as ``check_outputs``."""

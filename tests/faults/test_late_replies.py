@@ -119,7 +119,7 @@ def test_a_round_without_a_client_that_failed_is_reported(
     stage.play()
     events = [RunEvent.model_validate_json(line) for line in (stage.folder / "events.jsonl").read_text().splitlines()]
     told = [(event.round, event.text) for event in events if event.kind == "skipped"]
-    text = "The round goes on without client 2, which failed. 2 of 3 replied"
+    text = "Failed: client 2. The round continues with 2 of 3 replies"
     assert told == [(1, text), (2, text)]
 
 

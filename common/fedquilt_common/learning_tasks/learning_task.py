@@ -134,6 +134,12 @@ class LearningTask(ABC):
         """
         return len(y) > 0
 
+    def find_lack(self, y: NDArray[Any]) -> str:
+        """Return what a data set lacks whose test samples have the labels ``y``; empty if they can be scored."""
+        if self.can_score(y):
+            return ""
+        return "test samples with labels" if len(y) else "test samples"
+
     def average(self, values: Any, targets: Any) -> Any:
         """Return the mean of what a further loss measures in a batch, without places that do not count.
 

@@ -49,10 +49,10 @@ def _check_test_samples(bench: Workbench) -> None:
     """
     bench.require_samples()
     data = bench.experiment.data
-    if not bench.learning_task.can_score(bench.dataset.test.y) and not data.mixed:
-        lacking = "test samples with labels" if len(bench.dataset.test) else "test samples"
+    lack = bench.learning_task.find_lack(bench.dataset.test.y)
+    if lack and not data.mixed:
         raise ExperimentError(
-            f"data.set = {data.set}: it has no {lacking}, on which a training in one place tests; give it some, or "
+            f"data.set = {data.set}: it has no {lack}, on which a training in one place tests; give it some, or "
             "set data.holdout, such as 0.25, and data.mixed to true: it then tests on what the clients keep"
         )
 

@@ -170,9 +170,7 @@ def describe_skip(exchange: Exchange) -> str:
     """Describe in a sentence an exchange that closed before its deadline without the clients that had failed."""
     failed = sorted(exchange.failed)
     clients = f"{plural('client', len(failed))} {ranges(failed)}"
-    return (
-        f"The round goes on without {clients}, which failed. {len(exchange.replies)} of {len(exchange.clients)} replied"
-    )
+    return f"Failed: {clients}. The round continues with {len(exchange.replies)} of {len(exchange.clients)} replies"
 
 
 def describe_deadline(exchange: Exchange, *, waits: bool = False) -> str:

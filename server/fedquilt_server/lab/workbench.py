@@ -275,16 +275,16 @@ class Workbench(ExperimentTools):
                 f"data.local_test = 'own-labels': the data set '{self.dataset.name}' has no class for each sample; "
                 "remove the key"
             )
-        if not self.learning_task.can_score(self.dataset.test.y):
-            self._check_untested()
+        if lack := self.learning_task.find_lack(self.dataset.test.y):
+            self._check_untested(lack)
         if self.holdout and self.experiment.data.delivery != "own" and not any(len(own.test) for own in self.shares):
             raise ExperimentError(
                 f"data.holdout = {self.holdout:g}: no client keeps a sample for testing, because their shares are too "
                 "small; use fewer clients"
             )
 
-    def _check_untested(self) -> None:
-        """Check that no test needs official test samples, because the data set has none with labels.
+    def _check_untested(self, lack: str) -> None:
+        """Check that no test needs the official test samples that the data set lacks.
 
         Raises:
             ExperimentError: the coordinator or the clients test on them.
@@ -301,8 +301,7 @@ class Workbench(ExperimentTools):
             advice = "set data.holdout, such as 0.25, so that each client keeps some for testing"
         if data.form is not None:
             raise ExperimentError(f"data.form has no test samples, {who}; give data.set instead of it, or {advice}")
-        lacking = "test samples with labels" if len(self.dataset.test) else "test samples"
-        raise ExperimentError(f"data.set = {data.set}: it has no {lacking}, {who}; give it some, or {advice}")
+        raise ExperimentError(f"data.set = {data.set}: it has no {lack}, {who}; give it some, or {advice}")
 
     @property
     def clients_remember(self) -> bool:

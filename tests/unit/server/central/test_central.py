@@ -88,6 +88,8 @@ def test_a_data_set_without_test_samples_is_refused_unless_the_clients_keep_some
     data = {**SMALL["data"], "set": "tests.unit.server.lab.test_test_samples:untested"}
     with pytest.raises(ExperimentError, match=r"untested: it has no test samples.*data\.holdout.*data\.mixed"):
         train(tmp_path / "run", {"data": data})
+    with pytest.raises(ExperimentError, match=r"unlabelled: it has no test samples with labels, .*data\.holdout"):
+        train(tmp_path / "run", {"data": {**data, "set": "tests.unit.server.lab.test_test_samples:unlabelled"}})
     assert not (tmp_path / "run").exists()
     train(tmp_path / "run", {"data": {**data, "holdout": 0.25, "mixed": True}}, epochs=1)
 
