@@ -16,7 +16,7 @@ from fedquilt_common.aggregation.rebalance import RebalancedExamples, class_thre
 from fedquilt_common.algorithm_api import ClientContext, Loss, Reply, Task, TrainingPhase
 from fedquilt_common.algorithms.fedreb import FedReb, shared_head_loss
 from fedquilt_common.algorithms.fedrod import FedROD
-from fedquilt_common.augment import images
+from fedquilt_common.augment.images import five_steps
 from fedquilt_common.submodels.heads import pick_arrays
 from fedquilt_common.training.losses import class_counts, cross_entropy
 from fedquilt_common.types import Arrays, Examples
@@ -51,7 +51,7 @@ class FedRebVariant(FedReb):
             return super().rebalance(ctx)
         threshold = class_threshold(class_counts(ctx), self.threshold, self.rounding, distinct=self.distinct)
         rng = np.random.default_rng(ctx.lasting_seed)
-        return rebalance_examples(ctx.data, threshold, lambda x, rng: change_images(x, rng, self.strength), rng)
+        return rebalance_examples(ctx.data, threshold, lambda x, rng: five_steps(x, rng, self.strength), rng)
 
     def phases(
         self, original: Examples, rebalanced: Examples, two_heads: Arrays, head: Collection[str]
@@ -134,30 +134,3 @@ def held_classes_loss(held: NDArray[np.int64]) -> Loss:
         return shared_head_loss([outputs[0] + outputs[0].new_tensor(mask), outputs[1]], targets)
 
     return loss
-
-
-def change_images(x: NDArray[Any], rng: np.random.Generator, strength: float) -> NDArray[Any]:
-    """Change images as ``images.five_steps`` does, times a strength.
-
-    Args:
-        x: images of shape (n, channels, height, width).
-        rng: draws the changes; with a strength of 1 these are those of ``five_steps``.
-        strength: factor of all magnitudes but the flip's probability.
-
-    Returns:
-        New images in the shape and dtype of ``x``.
-    """
-    x = images.flip(x, rng.random(len(x)) < images.FLIP_PROBABILITY)
-    pad = [max(1, round(strength * images.PADDING * side)) for side in x.shape[2:]]
-    x = images.crop(x, *(rng.integers(-p, p + 1, len(x)) for p in pad))
-    degrees = rng.uniform(-images.ROTATION, images.ROTATION, len(x)) * strength
-    x = images.transform_affine(x, images.rotation(degrees))
-    if x.shape[1] == 3:
-        jitter = images.JITTER * strength
-        x = images.jitter_colours(x, *rng.uniform(1 - jitter, 1 + jitter, (3, len(x))))
-    angle = np.deg2rad(rng.uniform(-images.SHEAR, images.SHEAR, len(x)) * strength)
-    scale = 1 + (rng.uniform(*images.SCALE, len(x)) - 1) * strength
-    maps = images.shearing(np.tan(angle), np.zeros(len(x))) * scale[:, None, None]
-    moved = rng.uniform(-images.TRANSLATION, images.TRANSLATION, (len(x), 2)) * strength * x.shape[:1:-1]
-    maps[:, :, 2] = np.round(moved)
-    return images.transform_affine(x, maps)

@@ -33,23 +33,25 @@ GREY: Final = np.array([0.299, 0.587, 0.114])
 """Weights of red, green and blue (ITU-R BT.601)."""
 
 
-def five_steps(x: Images, rng: np.random.Generator) -> Images:
+def five_steps(x: Images, rng: np.random.Generator, strength: float = 1.0) -> Images:
     """Apply all five steps in turn; images that do not have three channels skip the colour jitter.
 
     Args:
         x: images of shape (n, channels, height, width).
         rng: draws what each step does to each image.
+        strength: factor of all magnitudes but the flip's probability, in [0, 1].
 
     Returns:
         New images in the shape and dtype of ``x``.
     """
     x = flip(x, rng.random(len(x)) < FLIP_PROBABILITY)
-    pad = [max(1, round(PADDING * side)) for side in x.shape[2:]]
+    pad = [max(1, round(strength * PADDING * side)) for side in x.shape[2:]]
     x = crop(x, *(rng.integers(-p, p + 1, len(x)) for p in pad))
-    x = transform_affine(x, rotation(rng.uniform(-ROTATION, ROTATION, len(x))))
+    x = transform_affine(x, rotation(rng.uniform(-ROTATION, ROTATION, len(x)) * strength))
     if x.shape[1] == 3:
-        x = jitter_colours(x, *rng.uniform(1 - JITTER, 1 + JITTER, (3, len(x))))
-    return transform_affine(x, _random_maps(len(x), x.shape[2:], rng))
+        jitter = JITTER * strength
+        x = jitter_colours(x, *rng.uniform(1 - jitter, 1 + jitter, (3, len(x))))
+    return transform_affine(x, _random_maps(len(x), x.shape[2:], rng, strength))
 
 
 def find_span(x: Images) -> ValueRange:
@@ -112,11 +114,12 @@ def translation(right: Numbers, down: Numbers) -> Numbers:
     return _stack([[one, zero, right], [zero, one, down]])
 
 
-def _random_maps(count: int, shape: tuple[int, ...], rng: np.random.Generator) -> Numbers:
+def _random_maps(count: int, shape: tuple[int, ...], rng: np.random.Generator, strength: float) -> Numbers:
     """Random affine maps of shape (count, 2, 3): shear, scale, then translation."""
-    angle = np.deg2rad(rng.uniform(-SHEAR, SHEAR, count))
-    maps = shearing(np.tan(angle), np.zeros(count)) * rng.uniform(*SCALE, count)[:, None, None]
-    moved = rng.uniform(-TRANSLATION, TRANSLATION, (count, 2)) * shape[::-1]
+    angle = np.deg2rad(rng.uniform(-SHEAR, SHEAR, count) * strength)
+    scale = 1 + (rng.uniform(*SCALE, count) - 1) * strength
+    maps = shearing(np.tan(angle), np.zeros(count)) * scale[:, None, None]
+    moved = rng.uniform(-TRANSLATION, TRANSLATION, (count, 2)) * strength * shape[::-1]
     maps[:, :, 2] = np.round(moved)
     return maps
 

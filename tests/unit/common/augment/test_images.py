@@ -131,6 +131,14 @@ def test_five_steps(channels: int, side: int) -> None:
     assert not (found == five_steps(x, np.random.default_rng(4))).all()
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_strength_changes_images_more_or_less(channels: int) -> None:
+    x = batch(channels, 12, 40).cumsum(axis=3) / 12  # smooth, so that a small change of place is a small one of values
+    none, half, whole = (five_steps(x, np.random.default_rng(1), strength) for strength in (0.0, 0.5, 1.0))
+    near, far = (np.abs(changed - none).mean() for changed in (half, whole))
+    assert 0 < near < far
+
+
 def test_grey_images_have_no_colour_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError
