@@ -117,6 +117,12 @@ def explain_override_path(path: str, raw: Any) -> str:
     return explain_unknown_key(path, Experiment)
 
 
+def changed_keys(raw: Any, overrides: Sequence[Override]) -> dict[str, Any]:
+    """Return the keys, dotted, to which overrides give another value than ``raw`` has, with the new value."""
+    last = {override.path: override.value for override in overrides}
+    return {path: value for path, value in last.items() if value != _value_at(raw, path)}
+
+
 def _apply_overrides(raw: Mapping[str, Any], source: str, overrides: Sequence[Override]) -> dict[str, Any]:
     """Return a copy of ``raw`` with every override applied. List items are numbered from 0."""
     result: dict[str, Any] = _plain_copy(dict(raw), source)

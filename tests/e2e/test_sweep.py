@@ -69,7 +69,7 @@ def test_seeds_of_methods_and_a_run_that_fails(tmp_path: Path) -> None:
     }  # fmt: skip
     failed = manifest(folder)["runs"][2]
     assert (failed["exit_code"], "the loss became nan" in failed["reason"]) == (7, True)
-    assert "fedquilt: 1 of 5 runs are not finished" in done.stderr
+    assert "fedquilt: Not finished: 1 of 5 runs" in done.stderr
     assert "seed=1, method=exploding: round 1 cannot reach its quorum" in done.stderr
     assert "(folder runs/methods/seed=1,method=exploding)" in done.stderr
     scores = [run["final"].get("accuracy") for run in json.loads(done.stdout)["runs"]]

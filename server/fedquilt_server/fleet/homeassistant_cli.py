@@ -15,6 +15,7 @@ import typer
 
 from fedquilt_common.command_app import CommandApp
 from fedquilt_common.errors import BrokerUnreachableError
+from fedquilt_common.plurals import counted
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.wire.broker_url import BrokerAddress, parse_broker_url
 from fedquilt_common.wire.client_id import agent_client_id
@@ -189,7 +190,7 @@ class HomeAssistantBridge:
 
 def describe_boards(names: set[str]) -> str:
     """Return the number and the names of boards, such as ``2 boards (desk, kitchen)``."""
-    number = f"{len(names)} board{'' if len(names) == 1 else 's'}"
+    number = counted(len(names), "board")
     return f"{number} ({', '.join(sorted(names))})" if names else number
 
 

@@ -94,7 +94,7 @@ def make_contents(
     check_target(rounds, target)
     if target is None and score:
         target = pick_target(groups, score)
-    notes = notes_of(runs, groups, copies)
+    notes = [*sources.notes, *notes_of(runs, groups, copies)]
     details = [read_detail(group, run, notes) for group in groups for run in group.runs]
     metric = choose_metric([row for group in groups for run in group.runs for row in run.rounds])
     clients = client_scores(groups, details, metric)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedquilt_common.errors import RunFolderError
 from fedquilt_server.library.recorded_run import RecordedRun, find_runs, is_run_folder, name_runs, read_run
+from fedquilt_server.status.settings import show_value
 from fedquilt_server.sweep.manifest import SEED, PublishedTable, SweepManifest, SweptRun, holds_sweep, read_manifest
 
 
@@ -20,12 +21,14 @@ class RunSources:
         runs: the runs, each with a label of its own; including those without a folder.
         axes: the settings that a sweep varies, except for the seed.
         published: figures of papers that a sweep names.
+        notes: for a sweep with such figures, the settings in which its runs differ from the sweep's file.
     """
 
     title: str
     runs: tuple[RecordedRun, ...]
     axes: tuple[str, ...] = ()
     published: tuple[PublishedTable, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 def gather_runs(places: Sequence[Path]) -> RunSources:
@@ -40,7 +43,15 @@ def gather_runs(places: Sequence[Path]) -> RunSources:
     published = [table for manifest in manifests.values() for table in manifest.published]
     names = [manifests[place].name if place in manifests else place.resolve().name for place in places]
     title = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return RunSources(title, tuple(name_runs(runs)), tuple(axes), tuple(published))
+    notes = [note for place, manifest in manifests.items() for note in _describe_changes(place, manifest)]
+    return RunSources(title, tuple(name_runs(runs)), tuple(axes), tuple(published), tuple(notes))
+
+
+def _describe_changes(place: Path, manifest: SweepManifest) -> Iterator[str]:
+    """Yield what ``--set`` changed, if the sweep has figures of a paper, which belong to its file's settings."""
+    if manifest.published and manifest.changed:
+        changed = ", ".join(f"{key} = {show_value(value)}" for key, value in manifest.changed.items())
+        yield f"{place}: --set changed {changed}; the published figures belong to the settings of the sweep's file"
 
 
 def _runs_of(place: Path, manifest: SweepManifest | None) -> Iterator[RecordedRun]:

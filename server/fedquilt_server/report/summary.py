@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedquilt_common import __version__
+from fedquilt_common.plurals import counted
 from fedquilt_server.library.quantities import DIFFERENT_TASKS, QUANTITIES, have_different_tasks
 from fedquilt_server.report.contents import ReportContents
 from fedquilt_server.report.run_tables import MOST_NAMED
@@ -10,10 +11,10 @@ from fedquilt_server.report.run_tables import MOST_NAMED
 
 def describe_runs(contents: ReportContents) -> list[str]:
     """Return what the report is made of, in sentences."""
-    given, counted = len(contents.runs), contents.counted
-    lines = [f"{counted} of {_runs(given)} averaged, in {_count(len(contents.groups), 'group')}."]
-    if counted < given:
-        lines.append(f"{_runs(given - counted)} not averaged: {_name_excluded(contents)}.")
+    given, averaged = len(contents.runs), contents.counted
+    lines = [f"{averaged} of {_runs(given)} averaged, in {counted(len(contents.groups), 'group')}."]
+    if averaged < given:
+        lines.append(f"{_runs(given - averaged)} not averaged: {_name_excluded(contents)}.")
     if contents.groups:
         lines.append("Runs with equal settings, except for the seed, form a group. Deviations are sample standard "
                      "deviations over the runs of a group (divisor n - 1).")  # fmt: skip
@@ -36,8 +37,4 @@ def _name_excluded(contents: ReportContents) -> str:
 
 
 def _runs(number: int) -> str:
-    return f"{_count(number, 'run')} {'is' if number == 1 else 'are'}"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+    return f"{counted(number, 'run')} {'is' if number == 1 else 'are'}"

@@ -12,6 +12,7 @@ from fedquilt_common.broker_options import BrokerCaOption, BrokerCertOption, Bro
 from fedquilt_common.command_app import CommandApp
 from fedquilt_common.errors import ExperimentError, RunFailedError
 from fedquilt_common.experiment_file import parse_override
+from fedquilt_common.plurals import counted
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_common.wide_tables import print_whole
 from fedquilt_common.wire.broker_url import BROKER_PASSWORD, parse_broker_url
@@ -109,20 +110,21 @@ def _check_jobs(jobs: int | None, plan: SweepPlan, host: RunHost) -> int:
 def _leave(plan: SweepPlan, manifest: SweepManifest, stop: StopSignal) -> None:
     """Print where the runs are; exit with an error if some are not finished."""
     open_ = [run for run in manifest.runs if run.status != "finished"]
+    all_runs = counted(len(manifest.runs), "run")
     if stop() and open_:
         count = len(manifest.runs) - len(open_)
         print_message(
-            f"Interrupted after {count} of {len(manifest.runs)} runs. Run the same command again to resume; "
+            f"Interrupted after {count} of {all_runs}. Run the same command again to resume; "
             f"the folder is {plan.folder}"
         )
         raise typer.Exit(stop.exit_code)
     if open_:
         lines = [f"  {run.label}: {shorten(run.reason)} (folder {plan.folder / run.folder})" for run in open_]
         raise RunFailedError(
-            f"{len(open_)} of {len(manifest.runs)} runs are not finished. Repair what failed and run the same command "
-            "again, which continues only these:\n" + "\n".join(lines)
+            f"Not finished: {len(open_)} of {all_runs}. Repair what failed and run the same command again, which "
+            "continues only these:\n" + "\n".join(lines)
         )
-    print_message(f"{len(manifest.runs)} runs. The folder is {plan.folder}")
+    print_message(f"{all_runs}. The folder is {plan.folder}")
 
 
 def run(arguments: list[str]) -> None:

@@ -107,6 +107,7 @@ class SweepManifest(ManifestRecord):
         name: name of the sweep.
         vary: the values of each axis, or their labels.
         published: a paper's figures, as the sweep file gives them.
+        changed: the keys to which `--set` gives another value than the sweep's file, with this value.
         runs: the runs.
     """
 
@@ -114,6 +115,7 @@ class SweepManifest(ManifestRecord):
     name: str
     vary: dict[str, list[AxisValue]]
     published: list[PublishedTable] = Field(default_factory=list)
+    changed: dict[str, Any] = Field(default_factory=dict)
     runs: list[SweptRun]
 
     def to_json(self) -> str:

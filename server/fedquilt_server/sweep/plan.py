@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fedquilt_common.errors import ExperimentError, RunFolderError
 from fedquilt_common.experiment.experiment import Experiment, dump_experiment
-from fedquilt_common.experiment_file import Override, explain_override_path, make_experiment
+from fedquilt_common.experiment_file import Override, changed_keys, explain_override_path, make_experiment
 from fedquilt_server.runs import final_result
 from fedquilt_server.runs.other_experiment import name_other_experiment
 from fedquilt_server.runs.run_folder import inspect_folder
@@ -46,6 +46,7 @@ class SweepPlan:
         folder: the folder of its runs.
         axes: what varies.
         published: figures of a paper.
+        changed: the keys to which ``--set`` gives another value than the sweep's file, with this value.
         runs: the runs, in the order in which they start.
     """
 
@@ -53,12 +54,15 @@ class SweepPlan:
     folder: Path
     axes: tuple[SweepAxis, ...]
     published: tuple[PublishedTable, ...]
+    changed: Mapping[str, Any]
     runs: tuple[PlannedRun, ...]
 
     def manifest(self, runs: Sequence[SweptRun]) -> SweepManifest:
         """Return the content of ``sweep.json`` with these runs."""
         vary = {axis.name: axis.values for axis in self.axes}
-        return SweepManifest(name=self.name, vary=vary, published=list(self.published), runs=list(runs))
+        return SweepManifest(
+            name=self.name, vary=vary, published=list(self.published), changed=dict(self.changed), runs=list(runs)
+        )
 
 
 def plan_sweep(source: SweepSource, overrides: Sequence[Override] = (), out: Path | None = None) -> SweepPlan:
@@ -85,7 +89,8 @@ def plan_sweep(source: SweepSource, overrides: Sequence[Override] = (), out: Pat
     experiments = _make_experiments(source, variations, overrides)
     runs = [PlannedRun(each, folder / each.folder, made) for each, made in zip(variations, experiments, strict=True)]
     _check_distinct(runs)
-    return SweepPlan(source.name, folder, source.axes, source.published, tuple(runs))
+    changed = changed_keys(source.base, overrides)
+    return SweepPlan(source.name, folder, source.axes, source.published, changed, tuple(runs))
 
 
 def first_states(plan: SweepPlan) -> list[SweptRun]:

@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedquilt_common.plurals import counted
 from fedquilt_common.terminal_text import printable
 from fedquilt_server.runs.begun_mark import read_mark
 from fedquilt_server.status.console import ERROR_CONSOLE
@@ -68,7 +69,7 @@ class SweepProgress:
         ]
         self._rounds = SweepRounds([run.experiment.rounds for run in plan.runs], done)
         skipped = f"; {len(self._ended)} finished already" if self._ended else ""
-        self._print(f"{plan.name}: {len(states)} runs in {plan.folder}{skipped}")
+        self._print(f"{plan.name}: {counted(len(states), 'run')} in {plan.folder}{skipped}")
 
     def note_start(self, index: int, page_url: str) -> None:
         """Note that a run has started."""

@@ -10,6 +10,7 @@ import typer
 from fastapi import FastAPI
 
 from fedquilt_common.command_app import CommandApp
+from fedquilt_common.plurals import counted
 from fedquilt_common.process.file_limit import raise_file_limit
 from fedquilt_common.process.signals import StopSignal
 from fedquilt_server.library.run_library import RunLibrary
@@ -57,8 +58,7 @@ def page(
 
     server = WebServer(make_app, host, port, allow_host or (), connections)
     with server:
-        runs = "1 run" if found == 1 else f"{found} runs"
-        print_message(f"The page of {runs} in {folder} is at {server.url}; Ctrl-C ends it")
+        print_message(f"The page of {counted(found, 'run')} in {folder} is at {server.url}; Ctrl-C ends it")
         while not stop():
             time.sleep(STEP_SECONDS)
 

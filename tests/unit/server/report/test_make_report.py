@@ -25,7 +25,7 @@ HOSTILE = "<script>alert('1')</script>&_$x$|*"
 needs("matplotlib", "matplotlib is not installed: use make test")
 
 
-def write_sweep(folder: Path) -> Path:
+def write_sweep(folder: Path, changed: dict[str, Any] | None = None) -> Path:
     """Write a sweep of two algorithms and two seeds; one run has failed, one was not started."""
     scores = {("fedavg", 1): (0.5, 0.8), ("fedavg", 2): (0.6, 0.9), ("fedprox", 1): (0.4, 0.7)}
     runs = []
@@ -43,8 +43,10 @@ def write_sweep(folder: Path) -> Path:
         "algorithm.name": ["fedavg", "fedprox"],
         "seed": [1, 2, 3],
     }
-    manifest = SweepManifest(name="two algorithms", vary=vary, published=[table], runs=[*runs, failed, pending])
-    write_manifest(folder, manifest)
+    all_runs = [*runs, failed, pending]
+    write_manifest(folder, SweepManifest(
+        name="two algorithms", vary=vary, published=[table], changed=changed or {}, runs=all_runs,
+    ))  # fmt: skip
     return folder
 
 
@@ -127,6 +129,18 @@ def test_scores_of_different_tests_are_noted(tmp_path: Path) -> None:
         "The scores are of different tests: the global model on the test split (fedavg; heterofl), the global model on "
         "samples that the clients keep (fedper), the clients' own models on samples that they keep (alone)",
     )
+
+
+def test_settings_other_than_those_of_the_published_figures_are_noted(tmp_path: Path) -> None:
+    changed = {"rounds": 2, "data.partition": {"scheme": "uniform"}}
+    made = make_report([write_sweep(tmp_path / "sweep", changed)], ReportSettings(tmp_path / "out", "md"))
+    note = (
+        f'{tmp_path / "sweep"}: --set changed rounds = 2, data.partition = {{"scheme": "uniform"}}; the published '
+        "figures belong to the settings of the sweep's file"
+    )
+    assert made.contents.notes[0] == note
+    plain = make_report([write_sweep(tmp_path / "plain")], ReportSettings(tmp_path / "out", "md"))
+    assert "--set" not in " ".join(plain.contents.notes)
 
 
 def test_a_run_that_its_budget_ended_is_noted(tmp_path: Path) -> None:

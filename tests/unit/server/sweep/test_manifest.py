@@ -44,7 +44,7 @@ def test_the_file_reads_back_as_it_was_written(tmp_path: Path) -> None:
 
 def test_the_file_has_its_version_first() -> None:
     raw = json.loads(MANIFEST.to_json())
-    assert list(raw) == ["schema", "name", "vary", "published", "runs"]
+    assert list(raw) == ["schema", "name", "vary", "published", "changed", "runs"]
     assert raw["schema"] == 1
     assert raw["runs"][0]["settings"] == {"seed": 1, "method": "prox"}
 

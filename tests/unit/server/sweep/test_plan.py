@@ -14,7 +14,7 @@ from fedquilt_common.experiment_file import parse_override
 from fedquilt_server.runs.result_files import record_ending
 from fedquilt_server.runs.run_folder import RunFolder
 from fedquilt_server.status.results import FINISHED
-from fedquilt_server.sweep.manifest import write_manifest
+from fedquilt_server.sweep.manifest import read_manifest, write_manifest
 from fedquilt_server.sweep.plan import PlannedRun, SweepPlan, first_states, plan_sweep
 from fedquilt_server.sweep.sweep_file import source_of, vary
 
@@ -46,6 +46,13 @@ def test_every_run_has_its_experiment_and_its_folder(tmp_path: Path) -> None:
     ]  # fmt: skip
     last = made.runs[1].experiment
     assert (last.seed, last.rounds, last.algorithm.name, last.algorithm.fields) == (2, 9, "fedprox", {"mu": 0.5})
+
+
+def test_the_manifest_names_what_set_changes(tmp_path: Path) -> None:
+    changes = ("rounds=9", "data.partition={scheme: uniform}", "model.name=mlp", "rounds=3")
+    made = plan(tmp_path, {"training.lr": [0.1]}, *changes)
+    write_manifest(tmp_path, made.manifest(first_states(made)))
+    assert read_manifest(tmp_path).changed == {"data.partition": {"scheme": "uniform"}}
 
 
 def test_the_folder_follows_from_the_name() -> None:
