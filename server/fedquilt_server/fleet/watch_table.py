@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from fedquilt_common.plurals import counted
 from fedquilt_common.terminal_text import printable
 from fedquilt_common.wire.messages import ESTIMATE
 from fedquilt_server.fleet.health import BoardHealth
@@ -105,7 +106,7 @@ def _caption(boards: Sequence[BoardHealth], trouble: str, shown: int) -> str:
         return f"No connection to the broker: {trouble}; trying again"
     joined = sum(board.state == "joined" for board in boards)
     more = f"; {len(boards) - shown} more do not fit (--once prints all)" if shown < len(boards) else ""
-    return f"{joined} of {len(boards)} boards are connected{more}"
+    return f"Connected: {joined} of {counted(len(boards), 'board')}{more}"
 
 
 def _caption_lines(boards: Sequence[BoardHealth], trouble: str, width: int | None) -> int:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from fedquilt_common.plurals import counted
 from fedquilt_server.sinks.sink import Sink, board_scalars, round_scalars
 from fedquilt_server.status.results import RunStatus
 from fedquilt_server.status.snapshot import ENDED, Snapshot
@@ -62,8 +63,8 @@ class SinkFeeder:
         finished = self._newest.history[-1].round if self._newest and self._newest.history else 0
         if (missing := finished - self._written) > 0:
             self._report(
-                f"{self._name} has not received the last {missing} rounds. result.json in the run folder has them; a "
-                "run that is resumed with the same option sends them"
+                f"{self._name} has not received the last {counted(missing, 'round')}. result.json in the run folder "
+                "has them; a run that is resumed with the same option sends them"
             )
 
     def _work(self) -> None:

@@ -149,7 +149,7 @@ def test_a_terminal_shows_a_live_table_with_a_real_agent(federation: Federation,
         [*base, "boards", "--watch", "--folder", str(federation.folder)], stdout=terminal, env=environment
     )
     os.close(terminal)
-    wait_for("0 of 3 boards are connected")
+    wait_for("Connected: 0 of 3 boards")
     config = str(federation.board_folder("kitchen") / "agent.yaml")
     agent = ForkedProgram([*base, "agent", "--config", config, "--state", str(tmp_path)])
     wait_for(rf"kitchen +│ joined +│ {re.escape(__version__)} .* MiB")
@@ -159,7 +159,7 @@ def test_a_terminal_shows_a_live_table_with_a_real_agent(federation: Federation,
     watch.terminate()
     assert watch.wait(60) == 143
     os.close(screen)
-    assert "1 of 3 boards are connected" in shown
+    assert "Connected: 1 of 3 boards" in shown
 
 
 def test_a_broker_that_does_not_answer_is_reported(federation: Federation, capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,9 +96,9 @@ def test_boards_that_do_not_fit_are_counted() -> None:
         assert cell_text(lines, "zoo", "state") == "left"
         shown = sum(line.startswith("│ board-") for line in lines)
         assert shown > 0
-        assert f"39 of 41 boards are connected; {41 - 3 - shown} more do not fit" in " ".join(lines)
+        assert f"Connected: 39 of 41 boards; {41 - 3 - shown} more do not fit" in " ".join(lines)
     assert sum(line.startswith("│ board-") for line in show(fine, 80)) == 37
-    assert "37 of 37 boards are connected" in show(fine, 80, 60)[-1]
+    assert "Connected: 37 of 37 boards" in show(fine, 80, 60)[-1]
     assert "more" not in show(fine, 80, 42)[-1]
 
 
