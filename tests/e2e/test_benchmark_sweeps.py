@@ -159,6 +159,7 @@ def test_a_small_case_of_a_papers_table_runs(tmp_path: Path, name: str, options:
     (run,) = json.loads(done.stdout)["runs"]
     assert run["final"]["best_r2"] < 1
     contents = make_contents(gather_runs([tmp_path / "swept"]))
+    assert "these runs have rounds = 2, data.clients = 4, evaluate_every = 1" in contents.notes[0]
     table = contents.tables["published-1"]
     (row,) = [row for row in table.rows if row[2]]
     ours = dict(zip([column.key for column in table.columns], row, strict=True))

@@ -48,10 +48,10 @@ def gather_runs(places: Sequence[Path]) -> RunSources:
 
 
 def _describe_changes(place: Path, manifest: SweepManifest) -> Iterator[str]:
-    """Yield what ``--set`` changed, if the sweep has figures of a paper, which belong to its file's settings."""
+    """Yield what the command line changed, if the sweep has figures of a paper: they belong to the file's settings."""
     if manifest.published and manifest.changed:
         changed = ", ".join(f"{key} = {show_value(value)}" for key, value in manifest.changed.items())
-        yield f"{place}: --set changed {changed}; the published figures belong to the settings of the sweep's file"
+        yield f"{place}: the published figures belong to the settings of the sweep's file; these runs have {changed}"
 
 
 def _runs_of(place: Path, manifest: SweepManifest | None) -> Iterator[RecordedRun]:

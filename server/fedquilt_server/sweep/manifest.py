@@ -107,7 +107,8 @@ class SweepManifest(ManifestRecord):
         name: name of the sweep.
         vary: the values of each axis, or their labels.
         published: a paper's figures, as the sweep file gives them.
-        changed: the keys to which `--set` gives another value than the sweep's file, with this value.
+        changed: where the command line differs from the sweep's file: a key and its value of `--set`, or a key that the
+            file does not vary and its values of `--vary`.
         runs: the runs.
     """
 

@@ -16,6 +16,8 @@ from fedquilt_server.runs.other_experiment import name_other_experiment
 from fedquilt_server.runs.run_folder import inspect_folder
 from fedquilt_server.sweep.axes import SweepAxis, Variation, combine
 from fedquilt_server.sweep.manifest import (
+    SEED,
+    AxisValue,
     PublishedTable,
     SweepManifest,
     SweptRun,
@@ -46,7 +48,7 @@ class SweepPlan:
         folder: the folder of its runs.
         axes: what varies.
         published: figures of a paper.
-        changed: the keys to which ``--set`` gives another value than the sweep's file, with this value.
+        changed: as in ``SweepManifest``.
         runs: the runs, in the order in which they start.
     """
 
@@ -89,8 +91,18 @@ def plan_sweep(source: SweepSource, overrides: Sequence[Override] = (), out: Pat
     experiments = _make_experiments(source, variations, overrides)
     runs = [PlannedRun(each, folder / each.folder, made) for each, made in zip(variations, experiments, strict=True)]
     _check_distinct(runs)
-    changed = changed_keys(source.base, overrides)
+    changed = {**_changed_by_axes(source), **changed_keys(source.base, overrides)}
     return SweepPlan(source.name, folder, source.axes, source.published, changed, tuple(runs))
+
+
+def _changed_by_axes(source: SweepSource) -> dict[str, list[AxisValue]]:
+    """Return the axes that the file does not have, with their values; not the seed, which changes chance only."""
+    return {
+        axis.name: axis.values
+        for axis in source.axes
+        if axis.name in source.added and axis.name != SEED
+        and any(changed_keys(source.base, [override]) for override in axis.overrides)
+    }  # fmt: skip
 
 
 def first_states(plan: SweepPlan) -> list[SweptRun]:

@@ -54,6 +54,7 @@ class SweepSource:
         axes: what varies.
         exclude: for some axes, values; a combination that has one of each is left out.
         published: figures of a paper.
+        added: names of the axes that the command line adds to those of the file.
     """
 
     name: str
@@ -62,6 +63,7 @@ class SweepSource:
     axes: tuple[SweepAxis, ...] = ()
     exclude: tuple[Mapping[str, Sequence[AxisValue]], ...] = ()
     published: tuple[PublishedTable, ...] = ()
+    added: tuple[str, ...] = ()
 
 
 def read_source(path: Path) -> SweepSource:
@@ -120,13 +122,14 @@ def vary(source: SweepSource, axes: Mapping[str, Any], place: str) -> SweepSourc
         ExperimentError: an axis is not valid.
     """
     result = {axis.name: axis for axis in source.axes}
+    added = tuple(name for name in axes if name not in result)
     for name, values in axes.items():
         before, where = result.get(name), f"{place}{name}"
         if before is not None and before.labelled and not isinstance(values, Mapping):
             result[name] = select(before, values, where)
         else:
             result[name] = read_axis(name, values, where)
-    return replace(source, axes=tuple(result.values()))
+    return replace(source, axes=tuple(result.values()), added=source.added + added)
 
 
 def parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:

@@ -135,12 +135,12 @@ def test_settings_other_than_those_of_the_published_figures_are_noted(tmp_path: 
     changed = {"rounds": 2, "data.partition": {"scheme": "uniform"}}
     made = make_report([write_sweep(tmp_path / "sweep", changed)], ReportSettings(tmp_path / "out", "md"))
     note = (
-        f'{tmp_path / "sweep"}: --set changed rounds = 2, data.partition = {{"scheme": "uniform"}}; the published '
-        "figures belong to the settings of the sweep's file"
+        f"{tmp_path / 'sweep'}: the published figures belong to the settings of the sweep's file; these runs have "
+        'rounds = 2, data.partition = {"scheme": "uniform"}'
     )
     assert made.contents.notes[0] == note
     plain = make_report([write_sweep(tmp_path / "plain")], ReportSettings(tmp_path / "out", "md"))
-    assert "--set" not in " ".join(plain.contents.notes)
+    assert "published" not in " ".join(plain.contents.notes)
 
 
 def test_a_run_that_its_budget_ended_is_noted(tmp_path: Path) -> None:

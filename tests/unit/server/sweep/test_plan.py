@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,19 @@ def test_every_run_has_its_experiment_and_its_folder(tmp_path: Path) -> None:
     assert (last.seed, last.rounds, last.algorithm.name, last.algorithm.fields) == (2, 9, "fedprox", {"mu": 0.5})
 
 
-def test_the_manifest_names_what_set_changes(tmp_path: Path) -> None:
+def test_the_manifest_names_what_the_command_changes(tmp_path: Path) -> None:
     changes = ("rounds=9", "data.partition={scheme: uniform}", "model.name=mlp", "rounds=3")
-    made = plan(tmp_path, {"training.lr": [0.1]}, *changes)
+    made = plan(tmp_path, {"training.lr": [0.1], "seed": [7], "data.clients": [3, 2], "data.set": ["digits"]}, *changes)
     write_manifest(tmp_path, made.manifest(first_states(made)))
-    assert read_manifest(tmp_path).changed == {"data.partition": {"scheme": "uniform"}}
+    assert read_manifest(tmp_path).changed == {
+        "training.lr": [0.1], "data.clients": [3, 2], "data.partition": {"scheme": "uniform"},
+    }  # fmt: skip
+
+
+def test_choosing_among_what_the_file_varies_is_no_change(tmp_path: Path) -> None:
+    file = vary(source_of(DIGITS, "digits.yaml", "digits"), {"rounds": [3, 5]}, "file: ")
+    source = vary(replace(file, added=()), {"rounds": [5], "training.lr": [0.1]}, "--vary ")
+    assert plan_sweep(source, out=tmp_path).changed == {"training.lr": [0.1]}
 
 
 def test_the_folder_follows_from_the_name() -> None:
